@@ -1,0 +1,1 @@
+"""The prefill-only engine. Importing this package imports neither torch nor transformers."""

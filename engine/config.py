@@ -1,0 +1,58 @@
+"""Settings of one engine process."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from quail_spark.optimizer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Checked at construction; travels to the engine process as JSON.
+
+    `model`: a directory of safetensors, a hub id, a GGUF file, or `scripted://…` (tests, overhead measurements).
+    `device`: `cpu` or `cuda:N`. `dtype`: `auto`, `float32`, `bfloat16`, `float16`.
+    Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `threads` 0 means all cores.
+    `answer_memory` is how many answers are remembered (0: none). `max_context` 0 means the model's own.
+    """
+
+    model: str
+    device: str = "cpu"
+    dtype: str = "auto"
+    token_budget: int = 4096
+    kv_bytes: int = 2 << 30
+    page_size: int = 16
+    max_context: int = 0
+    threads: int = 0
+    answer_memory: int = 1_000_000
+    idle_timeout: float = 900.0
+    start_timeout: float = 600.0
+
+    def __post_init__(self):
+        if not self.model:
+            raise ConfigError("spark.quail.model is empty; accepted: a directory, a GGUF file, or a hub id")
+        if self.device != "cpu" and not (self.device.startswith("cuda:") and self.device[5:].isdigit()):
+            raise ConfigError(f"spark.quail.device is {self.device!r}; accepted: auto, cpu, cuda:N")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise ConfigError(f"spark.quail.dtype is {self.dtype!r}; accepted: auto, float32, bfloat16, float16")
+        for name, least in (
+            ("token_budget", 16),
+            ("kv_bytes", 1 << 20),
+            ("page_size", 1),
+            ("max_context", 0),
+            ("threads", 0),
+            ("answer_memory", 0),
+            ("idle_timeout", 0),
+            ("start_timeout", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more")
+
+    def to_json(self) -> str:
+        """Stable text; equal configurations give equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> "EngineConfig":
+        """Inverse of `to_json`."""
+        return EngineConfig(**json.loads(text))

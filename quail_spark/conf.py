@@ -1,0 +1,174 @@
+"""The settings `spark.quail.*`: one table, read on the driver from the session and on executors from the task."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quail_spark.engine.config import EngineConfig
+from quail_spark.optimizer.errors import ConfigError
+from quail_spark.optimizer.plan import LAYOUTS
+
+PREFIX = "spark.quail."
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
+    if not match:
+        raise ValueError("bytes, such as 8m or 2g")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text.strip().lower())
+    if not match:
+        raise ValueError("a time, such as 90s or 15m")
+    return float(match[1]) * {"ms": 0.001, "s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[match[2]]
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d+", text.strip()):
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _one_of(*accepted: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in accepted:
+            raise ValueError(", ".join(accepted))
+        return text
+
+    return read
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: `name` without the prefix, default as text, reader (raises ValueError with what is accepted), meaning."""
+
+    name: str
+    default: str
+    read: Callable[[str], Any]
+    meaning: str
+    engine_field: str | None = None
+
+
+SETTINGS = (
+    Setting(
+        "model",
+        "",
+        str,
+        "Directory of safetensors, GGUF file, or hub id. Empty: the default small model (`quail-spark fetch-model`).",
+        "model",
+    ),
+    Setting("device", "auto", str, "`auto`, `cpu` or `cuda:N`.", "device"),
+    Setting(
+        "dtype",
+        "auto",
+        _one_of("auto", "float32", "bfloat16", "float16"),
+        "Number type of weights and KV.",
+        "dtype",
+    ),
+    Setting("optimizer.enabled", "true", _flag, "Off: AI calls run as plain UDFs wherever Spark puts them."),
+    Setting(
+        "optimizer.strict",
+        "false",
+        _flag,
+        "Raise when planning an AI operator fails, instead of warning and running the UDF. For tests.",
+    ),
+    Setting(
+        "onError",
+        "fail",
+        _one_of("fail", "null"),
+        "A row that can't be answered: stop with an error that names it, or answer NULL and count it.",
+    ),
+    Setting(
+        "prompt.layout",
+        "document_first",
+        _one_of(*LAYOUTS),
+        "Where the document stands: before the question (KV shared between predicates), or where the template has it.",
+    ),
+    Setting(
+        "progress",
+        "auto",
+        _one_of("auto", "true", "false"),
+        "Progress line on the driver while a query runs; `auto`: when stderr is a terminal.",
+    ),
+    Setting("batch.rows", "256", _whole, "Rows per message to the engine, at most."),
+    Setting("batch.bytes", "4m", _bytes, "Text per message to the engine, at most (one row may exceed it)."),
+    Setting("join.blockRows", "1024", _whole, "Partner rows in one block of an AI join, at most."),
+    Setting("engine.tokenBudget", "4096", _whole, "New tokens per forward pass.", "token_budget"),
+    Setting("engine.kvMemory", "2g", _bytes, "Memory for KV pages.", "kv_bytes"),
+    Setting("engine.maxContext", "0", _whole, "Longest prompt in tokens; 0: the model's own limit.", "max_context"),
+    Setting("engine.threads", "0", _whole, "CPU threads of the engine; 0: all cores.", "threads"),
+    Setting(
+        "engine.answerMemory",
+        "1000000",
+        _whole,
+        "Answers the engine remembers, so that equal prompts are computed once; 0: none.",
+        "answer_memory",
+    ),
+    Setting("engine.idleTimeout", "15m", _seconds, "An engine without work ends after this time.", "idle_timeout"),
+    Setting(
+        "engine.startTimeout",
+        "10m",
+        _seconds,
+        "How long a task waits for the engine to load its model.",
+        "start_timeout",
+    ),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class QuailConf:
+    """All settings as checked values: `conf["onError"]`, `conf.engine(device)`. Immutable."""
+
+    def __init__(self, given: Mapping[str, str] | None = None):
+        """`given` maps full names (`spark.quail.onError`) to text. Raises ConfigError for an unknown name or bad value."""
+        given = {k: v for k, v in (given or {}).items() if k.startswith(PREFIX)}
+        for name in given:
+            if name[len(PREFIX) :] not in _BY_NAME:
+                raise ConfigError(f"{name} is not a setting; accepted: {', '.join(PREFIX + s for s in _BY_NAME)}")
+        self._values = {s.name: _value(s, given.get(PREFIX + s.name, s.default)) for s in SETTINGS}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def engine(self, **changes: Any) -> EngineConfig:
+        """The engine's part; `changes` replace fields, such as the resolved `model` and `device`."""
+        fields = {s.engine_field: self._values[s.name] for s in SETTINGS if s.engine_field}
+        return EngineConfig(**{**fields, **changes})
+
+    @staticmethod
+    def of_session(spark) -> "QuailConf":
+        """Driver-side: the session's settings (classic Spark or Connect)."""
+        return QuailConf(
+            {PREFIX + s.name: value for s in SETTINGS if (value := spark.conf.get(PREFIX + s.name, None)) is not None}
+        )
+
+    @staticmethod
+    def of_task() -> "QuailConf":
+        """Executor-side: Spark copies every `spark.*` setting of the session into the task's local properties."""
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        read = task.getLocalProperty if task else lambda name: None
+        return QuailConf({PREFIX + s.name: value for s in SETTINGS if (value := read(PREFIX + s.name)) is not None})
+
+
+def _value(setting: Setting, text: str) -> Any:
+    try:
+        return setting.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{PREFIX}{setting.name} is {text!r}; accepted: {error}") from None
+
+
+def settings_table() -> str:
+    """The table of the docs, in Markdown."""
+    rows = [f"| `{PREFIX}{s.name}` | `{s.default or '(empty)'}` | {s.meaning} |" for s in SETTINGS]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])

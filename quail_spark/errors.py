@@ -1,0 +1,27 @@
+"""The exceptions a caller may catch."""
+
+from quail_spark.optimizer.errors import (
+    ConfigError,
+    EngineCrashError,
+    EngineError,
+    EngineStartError,
+    ModelError,
+    PromptError,
+    QuailError,
+    RowError,
+    SetupError,
+    SqlError,
+)
+
+__all__ = [
+    "ConfigError",
+    "EngineCrashError",
+    "EngineError",
+    "EngineStartError",
+    "ModelError",
+    "PromptError",
+    "QuailError",
+    "RowError",
+    "SetupError",
+    "SqlError",
+]
