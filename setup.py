@@ -37,6 +37,7 @@ setup(
         "safetensors>=0.5",
         "huggingface-hub>=1.0",
         "gguf>=0.17",
+        "accelerate>=1.0",
     ],
     extras_require={"dev": ["pytest>=8", "pytest-timeout>=2.3", "ruff>=0.12"]},
     entry_points={"console_scripts": ["quail-spark = quail_spark.cli:main"]},

@@ -29,6 +29,10 @@ class EngineError(QuailError):
     """The engine process failed. The message carries the end of its log."""
 
 
+class OutOfPagesError(EngineError):
+    """KV that must be kept needs more pages than are free. The message carries both numbers."""
+
+
 class EngineStartError(EngineError):
     """The engine process did not come up."""
 

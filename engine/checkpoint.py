@@ -1,0 +1,125 @@
+"""Weights from a directory of safetensors, read tensor by tensor, cast and fused."""
+
+import json
+from pathlib import Path
+
+import torch
+from quail_spark.optimizer.errors import ModelError
+from safetensors import safe_open
+
+from .models import FAMILIES
+from .models.decoder import Decoder, Layer
+from .models.facts import ModelFacts
+
+
+def read_facts(directory: Path) -> ModelFacts:
+    """Facts of the checkpoint in `directory`. Raises ModelError for a configuration that is not supported."""
+    from transformers import AutoConfig
+
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{directory} has no config.json; accepted: a directory of safetensors with its configuration")
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    accepted = ", ".join(FAMILIES)
+    name = next(iter(raw.get("architectures") or []), None)
+    if name not in FAMILIES:
+        raise ModelError(
+            f"{directory}: the architecture {name or raw.get('model_type')!r} is not supported; accepted: {accepted}"
+        )
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown")
+        raise ModelError(
+            f"{directory}: weights are quantised ({method}); accepted: float32, bfloat16 or float16 weights, or a GGUF file"
+        )
+    try:
+        hf = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(f"{path} can't be read as a configuration: {error}") from error
+    return FAMILIES[name](hf)
+
+
+def load_decoder(directory: Path, device: torch.device, dtype: torch.dtype) -> Decoder:
+    """The model of `directory` on `device`. Raises ModelError when files or tensors are missing or of another shape."""
+    facts = read_facts(directory)
+    with torch.inference_mode(), Tensors(directory, device, dtype) as tensors:
+        embedding = tensors.get("model.embed_tokens.weight", (facts.vocab, facts.hidden))
+        head = embedding if facts.tied else tensors.get("lm_head.weight", (facts.vocab, facts.hidden))
+        layers = [_layer(tensors, facts, index) for index in range(facts.layers)]
+        return Decoder(facts, embedding, layers, tensors.get("model.norm.weight", (facts.hidden,)), head)
+
+
+def _layer(tensors: "Tensors", facts: ModelFacts, index: int) -> Layer:
+    attention, mlp = f"model.layers.{index}.self_attn.", f"model.layers.{index}.mlp."
+    q, kv = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
+    hidden, inner = facts.hidden, facts.intermediate
+    get, join = tensors.get, tensors.join
+    weights = {
+        "qkv": join(
+            [(f"{attention}{n}_proj.weight", (rows, hidden)) for n, rows in zip("qkv", (q, kv, kv), strict=True)]
+        ),
+        "o": get(f"{attention}o_proj.weight", (hidden, q)),
+        "gate_up": join([(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")]),
+        "down": get(f"{mlp}down_proj.weight", (hidden, inner)),
+        "attention_norm": get(f"model.layers.{index}.input_layernorm.weight", (hidden,)),
+        "mlp_norm": get(f"model.layers.{index}.post_attention_layernorm.weight", (hidden,)),
+    }
+    if facts.qkv_bias:
+        weights["qkv_bias"] = join(
+            [(f"{attention}{n}_proj.bias", (rows,)) for n, rows in zip("qkv", (q, kv, kv), strict=True)]
+        )
+    if facts.o_bias:
+        weights["o_bias"] = get(f"{attention}o_proj.bias", (hidden,))
+    if facts.mlp_bias:
+        weights["gate_up_bias"] = join([(f"{mlp}{n}_proj.bias", (inner,)) for n in ("gate", "up")])
+        weights["down_bias"] = get(f"{mlp}down_proj.bias", (hidden,))
+    if facts.qk_norm:
+        weights["q_norm"] = get(f"{attention}q_norm.weight", (facts.head_dim,))
+        weights["k_norm"] = get(f"{attention}k_norm.weight", (facts.head_dim,))
+    return Layer(facts, weights, last=index == facts.layers - 1)
+
+
+class Tensors:
+    """The named tensors of all safetensors files of a directory, cast to one dtype on one device. A context manager."""
+
+    def __init__(self, directory: Path, device: torch.device, dtype: torch.dtype):
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise ModelError(f"{directory} has no *.safetensors file; accepted: weights as safetensors, or a GGUF file")
+        self.directory, self.device, self.dtype = directory, device, dtype
+        self.open = []
+        self.where = {}
+        for path in files:
+            try:
+                handle = safe_open(path, framework="pt", device="cpu").__enter__()
+            except Exception as error:
+                self.__exit__()
+                raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
+            self.open.append(handle)
+            self.where.update(dict.fromkeys(handle.keys(), handle))
+
+    def __enter__(self) -> "Tensors":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for handle in self.open:
+            handle.__exit__(None, None, None)
+        self.open = []
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor by its name. Raises ModelError when it is missing or has another shape."""
+        if name not in self.where:
+            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name!r}")
+        tensor = self.where[name].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise ModelError(
+                f"{self.directory}: tensor {name!r} has shape {tuple(tensor.shape)}; the configuration says {shape}"
+            )
+        if not tensor.is_floating_point() or tensor.itemsize < 2:
+            raise ModelError(
+                f"{self.directory}: tensor {name!r} is {tensor.dtype}; accepted: float32, bfloat16, float16"
+            )
+        return tensor.to(self.device, self.dtype)
+
+    def join(self, parts: list[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
+        """Several tensors stacked along the first dimension."""
+        return torch.cat([self.get(name, shape) for name, shape in parts])
