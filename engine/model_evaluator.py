@@ -1,0 +1,180 @@
+"""The evaluator over a language model: which KV is kept between the waves of a call, and between calls."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+from quail_spark.optimizer.plan import OperatorSpec
+
+from .config import EngineConfig
+from .evaluator import Counts
+from .kv import KVNode
+from .memory import AnswerMemory
+from .prefix_tree import Path, build
+from .readout import Readout
+from .rendering import PromptQuestion, Renderer, TokenCache
+from .runner import Runner
+from .scheduler import Scheduler, Task
+from .session import OperatorSession, Request, Shared
+from .tokens import Tokens
+from .windows import split_by_pages
+
+
+class ModelEvaluator:
+    """An `Evaluator` (see evaluator.py). `identity` names the model in the keys of remembered answers."""
+
+    def __init__(self, config: EngineConfig, tokens: Tokens, readout: Readout, runner: Runner, identity: str):
+        self._config, self.tokens, self.readout, self.runner, self.identity = config, tokens, readout, runner, identity
+        self.scheduler = Scheduler(runner, config.token_budget)
+        self.cache = TokenCache(tokens)
+        self.keepers = Keepers(runner)
+        self._shared = Shared(AnswerMemory(config.answer_memory))
+
+    @staticmethod
+    def load(config: EngineConfig) -> "ModelEvaluator":
+        """Find, read and place the model. Raises ModelError or ConfigError."""
+        from .loader import load_model, resolve_checkpoint
+
+        path = resolve_checkpoint(config.model)
+        tokens = Tokens.load(path)
+        readout = Readout.of(tokens)
+        runner = Runner(load_model(path, device=config.device, dtype=config.dtype), config, readout.ids)
+        return ModelEvaluator(config, tokens, readout, runner, identity=f"{path} {config.dtype}")
+
+    def open(self, spec: OperatorSpec) -> OperatorSession:
+        """Start a stream."""
+        return OperatorSession(spec, ModelAnswerer(self, spec), self._shared)
+
+    def describe(self) -> dict:
+        """The runner's facts and what this evaluator holds; JSON-serialisable."""
+        return {
+            **self.runner.describe(),
+            "model": self._config.model,
+            "token_budget": self._config.token_budget,
+            "chat_template": self.tokens.chat is not None,
+            "remembered_answers": len(self._shared.memory),
+        }
+
+    def close(self) -> None:
+        """Drop all KV."""
+        with self._shared.model_lock:
+            self.keepers.drop_all()
+
+
+class Keepers:
+    """The answerers that keep KV between calls, least recently used first. Used under the model lock."""
+
+    def __init__(self, runner: Runner):
+        self._pool = runner.page_pool
+        self._answerers: OrderedDict[ModelAnswerer, None] = OrderedDict()
+
+    def use(self, answerer: "ModelAnswerer", pages: int) -> None:
+        """Make `answerer` the most recent, and the others drop what they keep until `pages` are free."""
+        self._answerers[answerer] = None
+        self._answerers.move_to_end(answerer)
+        for other in list(self._answerers):
+            if self._pool.free_pages >= pages or other is answerer:
+                return
+            other.keep([])
+
+    def forget(self, answerer: "ModelAnswerer") -> None:
+        """It keeps nothing any more."""
+        self._answerers.pop(answerer, None)
+
+    def drop_all(self) -> None:
+        """Every answerer drops what it keeps."""
+        for answerer in list(self._answerers):
+            answerer.keep([])
+
+
+class ModelAnswerer:
+    """An `Answerer` (see session.py). Keeps KV by the key of the section where it ends."""
+
+    def __init__(self, evaluator: ModelEvaluator, spec: OperatorSpec):
+        self._evaluator, self._spec = evaluator, spec
+        pool = evaluator.runner.page_pool
+        self._pool, self._room = pool, pool.total_pages // 2  # pages for KV that is kept from wave to wave
+        self._renderer = Renderer(
+            evaluator.tokens, evaluator.cache, spec, evaluator.identity, evaluator.runner.max_context
+        )
+        self._kept: dict[bytes, KVNode] = {}
+        self._computed: set[bytes] = set()  # sections that were to be kept, whether or not they still are
+
+    def questions(self, requests: list[Request]) -> list[PromptQuestion]:
+        return self._renderer.questions(requests)
+
+    def windows(self, pending: list[list[PromptQuestion]]) -> list[list[int]]:
+        if self._spec.kind == "answers":  # everything is asked in one wave
+            return [list(range(len(pending)))]
+        return split_by_pages(pending, self._pool, self._room, reorder=self._spec.kind == "filter")
+
+    def answer(self, now: list[PromptQuestion], later: list[PromptQuestion], counts: Counts) -> np.ndarray:
+        started = time.perf_counter()
+        needed, wanted = self._keys(now), self._keys(later)
+        self._drop_all_but(needed | wanted)
+        self._evaluator.keepers.use(self, self._room)
+        counts.recomputed_tokens += self._lost_tokens(now)
+        outcome = self._evaluator.scheduler.run(self._tasks(now, wanted))
+        self._kept.update(outcome.kept)
+        self._computed |= needed & wanted
+        counts.fresh_tokens += outcome.fresh_tokens
+        counts.recomputed_tokens += outcome.recomputed_tokens
+        margins = self._evaluator.readout.margins(np.stack([outcome.logits[index] for index in range(len(now))]))
+        counts.seconds += time.perf_counter() - started
+        return margins
+
+    def keep(self, questions: list[PromptQuestion]) -> None:
+        keys = self._keys(questions)
+        self._drop_all_but(keys)
+        self._computed &= keys
+        if not self._kept:
+            self._evaluator.keepers.forget(self)
+
+    def _tasks(self, questions: list[PromptQuestion], wanted: set[bytes]) -> list[Task]:
+        """Prefix trees over the prompts, each behind the KV that is kept already."""
+        paths: dict[KVNode | None, list[Path]] = {}
+        for index, question in enumerate(questions):
+            sections = self._sections(question)
+            start, root = self._deepest_kept(sections)
+            skip = sum(depth <= start for depth in np.cumsum([len(part) for part in question.parts]))
+            marks = tuple((depth - start, key) for depth, key in sections if depth > start and key in wanted)
+            paths.setdefault(root, []).append(Path(question.parts[skip:], marks, index))
+        return [Task(node, root) for root, group in paths.items() for node in build(group)]
+
+    def _sections(self, question: PromptQuestion) -> list[tuple[int, bytes]]:
+        """(depth in tokens, key) of the leading sections whose KV is worth keeping, shallow first.
+
+        With a single predicate nobody needs the document without the frame.
+        """
+        document, frame, _ = map(len, question.parts)
+        sections = [(document, question.document_key)] if document else []
+        if frame:
+            framed = (document + frame, question.frame_key)
+            return [*sections, framed] if len(self._spec.predicates) > 1 else [framed]
+        return sections
+
+    def _keys(self, questions: Iterable[PromptQuestion]) -> set[bytes]:
+        return {key for question in questions for _, key in self._sections(question)}
+
+    def _deepest_kept(self, sections: list[tuple[int, bytes]]) -> tuple[int, KVNode | None]:
+        return max(
+            ((depth, self._kept[key]) for depth, key in sections if key in self._kept),
+            default=(0, None),
+            key=lambda kept: kept[0],
+        )
+
+    def _lost_tokens(self, questions: list[PromptQuestion]) -> int:
+        """Tokens that were to be kept for these questions, but no page was left for them or another session took it."""
+        lost: dict[bytes, int] = {}
+        for question in questions:
+            sections = self._sections(question)
+            start, _ = self._deepest_kept(sections)
+            for depth, key in sections:
+                if depth > start and key in self._computed:
+                    lost[key], start = depth - start, depth
+        return sum(lost.values())
+
+    def _drop_all_but(self, keys: set[bytes]) -> None:
+        for key in self._kept.keys() - keys:
+            self._kept.pop(key).release()

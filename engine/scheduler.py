@@ -1,0 +1,182 @@
+"""From prefix trees to forward passes: which segments run together, under a token budget and the free KV pages.
+
+Trees are taken in groups whose KV fits into the free pages, and a group is computed level by level: a node's children
+run once its KV is there. A tree that does not fit is opened: its root is computed alone and its children become trees
+behind it. A root that does not even fit alone is not shared: its tokens run again with each child. So too few pages
+cost time and never an answer.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .kv import KVNode
+from .prefix_tree import Node
+from .runner import Runner, Segment
+
+
+@dataclass(slots=True)
+class Task:
+    """A node that can run: its ancestors' KV is in `parent`. `tokens`: what must run for it, normally the node's own."""
+
+    node: Node
+    parent: KVNode | None = None
+    tokens: np.ndarray = None
+
+    def __post_init__(self):
+        if self.tokens is None:
+            self.tokens = self.node.tokens
+
+
+@dataclass
+class Outcome:
+    """`logits` by leaf (float32 [answer tokens]); `kept` by mark: KV whose reference goes to the caller.
+
+    `recomputed_tokens` is the part of `fresh_tokens` that ran again for lack of pages.
+    """
+
+    logits: dict[int, np.ndarray] = field(default_factory=dict)
+    kept: dict[Hashable, KVNode] = field(default_factory=dict)
+    fresh_tokens: int = 0
+    recomputed_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Frame:
+    """Tasks to run, and the KV to release when they are done."""
+
+    tasks: list[Task]
+    held: list[KVNode] = field(default_factory=list)
+
+    def release(self) -> None:
+        while self.held:
+            self.held.pop().release()
+
+
+class Scheduler:
+    """Runs trees on a `Runner` with at most `token_budget` new tokens a forward pass."""
+
+    def __init__(self, runner: Runner, token_budget: int):
+        self._runner, self._pool, self._budget = runner, runner.page_pool, token_budget
+
+    def run(self, tasks: list[Task]) -> Outcome:
+        """Compute all trees. The caller's references on the parents must last until this returns.
+
+        On an error nothing is kept. A mark whose KV finds no page is not kept.
+        """
+        outcome = Outcome()
+        frames = [_Frame(list(tasks))]
+        try:
+            while frames:
+                if frames[-1].tasks:
+                    self._step(frames, outcome)
+                else:
+                    frames.pop().release()
+        except BaseException:
+            for frame in frames:
+                frame.release()
+            _Frame([], list(outcome.kept.values())).release()
+            raise
+        return outcome
+
+    def _step(self, frames: list[_Frame], outcome: Outcome) -> None:
+        """Compute the first trees that fit together; if not even one does, open it."""
+        tasks = frames[-1].tasks
+        if count := self._fitting(tasks):
+            group = tasks[:count]
+            del tasks[:count]
+            self._levels(group, outcome)
+            return
+        task = tasks.pop(0)
+        if task.node.leaf is not None:
+            self._forward([task], [], outcome)  # in one pass, however long: a leaf needs no pages then
+        elif self._pages(task) <= self._pool.free_pages:
+            frames.append(_Frame([]))
+            task = self._shorten(task, frames[-1].held, outcome)
+            frames[-1].tasks += self._forward([task], frames[-1].held, outcome)
+        else:
+            children = [Task(c, task.parent, np.concatenate([task.tokens, c.tokens])) for c in task.node.children]
+            outcome.recomputed_tokens += len(task.tokens) * (len(children) - 1)
+            frames.append(_Frame(children))
+
+    def _levels(self, tasks: list[Task], outcome: Outcome) -> None:
+        """Compute trees that fit into the free pages."""
+        frame = _Frame(tasks)
+        try:
+            while frame.tasks:
+                level, frame.tasks = frame.tasks, []
+                for chunk in self._chunks(level, frame.held, outcome):
+                    frame.tasks += self._forward(chunk, frame.held, outcome)
+        finally:
+            frame.release()
+
+    def _chunks(self, tasks: list[Task], held: list[KVNode], outcome: Outcome) -> Iterator[list[Task]]:
+        """Split tasks into chunks within the token budget."""
+        chunk, size = [], 0
+        for task in tasks:
+            task = self._shorten(task, held, outcome)
+            new = len(task.tokens) + (len(leaf.tokens) if (leaf := self._joining(task)) else 0)
+            if chunk and size + new > self._budget:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(task)
+            size += new
+        if chunk:
+            yield chunk
+
+    def _shorten(self, task: Task, held: list[KVNode], outcome: Outcome) -> Task:
+        """Run all but the last of a task's tokens in passes of their own, when there are more than the budget."""
+        tokens, parent = task.tokens, task.parent
+        while len(tokens) > self._budget:
+            part, tokens = tokens[: self._budget], tokens[self._budget :]
+            _, (parent,) = self._runner.run([Segment(part, parent, keep=len(part), answer=False)])
+            held.append(parent)
+            outcome.fresh_tokens += len(part)
+        return Task(task.node, parent, tokens)
+
+    def _forward(self, chunk: list[Task], held: list[KVNode], outcome: Outcome) -> list[Task]:
+        """One forward pass; returns the tasks that it makes possible. A node's first leaf runs in the node's segment."""
+        joining = [self._joining(task) for task in chunk]
+        segments = [_segment(task, leaf) for task, leaf in zip(chunk, joining, strict=True)]
+        logits, nodes = self._runner.run(segments)
+        held += [kv for kv in nodes if kv is not None]
+        outcome.fresh_tokens += sum(len(segment.tokens) for segment in segments)
+        leaves = [leaf.leaf if leaf else task.node.leaf for task, leaf in zip(chunk, joining, strict=True)]
+        outcome.logits.update(zip((leaf for leaf in leaves if leaf is not None), np.asarray(logits), strict=True))
+        following = []
+        for task, leaf, kv in zip(chunk, joining, nodes, strict=True):
+            outcome.kept.update({name: kv.retain() for name in task.node.marks})
+            following += [Task(child, kv) for child in task.node.children if child is not leaf]
+        return following
+
+    def _joining(self, task: Task) -> Node | None:
+        """The leaf that runs in the segment of its parent, which saves a level."""
+        room = self._budget - len(task.tokens)
+        return next((c for c in task.node.children if c.leaf is not None and len(c.tokens) <= room), None)
+
+    def _fitting(self, tasks: list[Task]) -> int:
+        """How many of the first trees fit into the free pages together."""
+        free = self._pool.free_pages
+        for count, task in enumerate(tasks):
+            below = [task]
+            while below and free >= 0:
+                top = below.pop()
+                free -= self._pages(top)
+                below += map(Task, top.node.children)
+            if free < 0:
+                return count
+        return len(tasks)
+
+    def _pages(self, task: Task) -> int:
+        """KV pages that a node takes: all of it when others come behind it, else what runs in earlier passes."""
+        earlier, last = divmod(len(task.tokens) - 1, self._budget)
+        own = earlier * self._pool.pages_for(self._budget)
+        return own if task.node.leaf is not None else own + self._pool.pages_for(last + 1)
+
+
+def _segment(task: Task, leaf: Node | None) -> Segment:
+    if task.node.leaf is not None:
+        return Segment(task.tokens, task.parent)
+    tokens = np.concatenate([task.tokens, leaf.tokens]) if leaf else task.tokens
+    return Segment(tokens, task.parent, keep=len(task.tokens), answer=leaf is not None)

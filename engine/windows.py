@@ -1,0 +1,44 @@
+"""How many items of a call are in work at a time, so that the documents that their later predicates need stay in KV pages."""
+
+from collections import Counter
+
+import numpy as np
+
+from .kv import PagePool
+from .prefix_tree import common_prefix
+from .rendering import PromptQuestion
+
+
+def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: int, reorder: bool) -> list[list[int]]:
+    """Groups of items (indices into `pending`) whose recurring documents fit into `room` pages together.
+
+    `reorder`: take items by their documents, so that those which share a prefix come together; then the prefix takes
+    pages once. A document larger than `room` is a group of its own.
+    """
+    documents = [recurring_documents(questions) for questions in pending]
+    distinct = {key: ids for item in documents for key, ids in item.items()}
+    if sum(pool.pages_for(len(ids)) for ids in distinct.values()) <= room:
+        return [list(range(len(pending)))]
+    order = range(len(pending))
+    if reorder:
+        order = sorted(order, key=lambda item: [ids.astype(">u4").tobytes() for ids in documents[item].values()])
+    groups: list[list[int]] = [[]]
+    held: set[bytes] = set()
+    used, last = 0, np.empty(0, np.int32)
+    for item in order:
+        new = {key: ids for key, ids in documents[item].items() if key not in held}
+        pages = sum(pool.pages_for(len(ids) - common_prefix(last, ids)) for ids in new.values())
+        if groups[-1] and used + pages > room:
+            groups, held, used, new = [*groups, []], set(), 0, documents[item]
+            pages = sum(pool.pages_for(len(ids)) for ids in new.values())
+        groups[-1].append(item)
+        held |= new.keys()
+        used += pages
+        last = next(reversed(new.values()), last)
+    return groups
+
+
+def recurring_documents(questions: list[PromptQuestion]) -> dict[bytes, np.ndarray]:
+    """Token ids of the documents that more than one of an item's questions is about, by key."""
+    times = Counter(question.document_key for question in questions)
+    return {q.document_key: q.parts[0] for q in questions if times[q.document_key] > 1}
