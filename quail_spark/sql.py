@@ -1,0 +1,148 @@
+"""The SQL front end: AI calls of a SQL text → ai_if(prompt(…)), every other byte as it was. Driver-side.
+
+Works on tokens, so strings, comments and quoted names are never touched, and the text is never parsed or printed anew.
+"""
+
+import re
+from collections.abc import Collection
+
+from quail_spark.optimizer.errors import SqlError
+
+from .sql_options import options_sql
+from .sql_template import column_sql, read_template
+from .sql_tokens import Range, Tokens, tokenize
+
+SUPPORTED = (("AI", "IF"), ("AI_IF",), ("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))
+NOT_YET = (
+    ("AI", "SCORE"),
+    ("AI_SCORE",),
+    ("AI", "CLASSIFY"),
+    ("AI_CLASSIFY",),
+    ("SNOWFLAKE", "CORTEX", "AI_CLASSIFY"),
+    ("AI", "GENERATE_BOOL"),
+    ("AI_QUERY",),
+)
+ACCEPTED = (
+    "AI.IF(PROMPT('… {0} …', column, …)) or AI.IF(PROMPT('… {table.column} …')), "
+    "each with options such as {'selectivity': 0.1} behind the prompt if wanted; AI_IF and AI_FILTER are the same"
+)
+_MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
+_NAMES_A_THING = {"FUNCTION", "TABLE", "VIEW", "INTO", "EXISTS", "WITH", "AS", "RECURSIVE", "DESC", "DESCRIBE"}
+
+Edit = tuple[int, int, str]  # sql[start:end] becomes the text
+
+
+def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | None = None) -> str:
+    """Replace the AI calls of a SQL text. Without one, and where the text can't be tokenised, `sql` itself is returned.
+
+    `inline_prompt` writes prompt(…) as the expression it stands for, for sessions in which the name is not registered.
+    `formatted` names the arguments of Python's formatter where it runs over the result (`spark.sql(text, name=…)`).
+    Raises SqlError for a form that is not accepted, PromptError for a placeholder, ConfigError for an option; each says
+    the line and column.
+    """
+    if not _MENTION.search(sql):
+        return sql
+    tokens = tokenize(sql)
+    if tokens is None:
+        return sql
+    edits: list[Edit] = []
+    for index in range(len(tokens)):
+        if name := _call_at(tokens, index):
+            edits += _call_edits(tokens, index, index + 2 * len(name) - 1, inline_prompt, formatted)
+    return _apply(sql, edits)
+
+
+def _call_at(tokens: Tokens, index: int) -> tuple[str, ...] | None:
+    """The AI function whose call starts here. Raises SqlError for one that is not supported yet."""
+    before = tokens.upper(index - 1)
+    if before in (".", ":", "@", "$") or before in _NAMES_A_THING:
+        return None
+    for name in SUPPORTED + NOT_YET:
+        opening = index + 2 * len(name) - 1
+        words = tuple(tokens.upper(i) for i in range(index, opening))
+        if words == _dotted(name) and opening in tokens.closing and tokens[opening].text == "(":
+            if name in NOT_YET:
+                raise SqlError(
+                    f"{'.'.join(name)} is not supported yet ({tokens.position(tokens[index].start)} of the SQL); "
+                    f"accepted: {ACCEPTED}"
+                )
+            return name
+    return None
+
+
+def _dotted(name: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(".".join(name).replace(".", " . ").split())
+
+
+def _call_edits(
+    tokens: Tokens, first: int, opening: int, inline_prompt: bool, formatted: Collection[str] | None
+) -> list[Edit]:
+    arguments = tokens.arguments(opening)
+    prompt = _prompt_word(tokens, arguments[0]) if arguments else None
+    if prompt is None or len(arguments) > 2 or any(first == last for first, last in arguments):
+        call = tokens.sql[tokens[first].start : tokens[tokens.closing[opening]].end]
+        raise SqlError(
+            f"{call if len(call) < 100 else call[:100] + '…'} ({tokens.position(tokens[first].start)} of the SQL) "
+            f"is a form that is not supported; accepted: {ACCEPTED}"
+        )
+    edits = [(tokens[first].start, tokens[opening - 1].end, "ai_if")]
+    edits.append((tokens[arguments[0][0]].start, tokens[prompt].end, "named_struct" if inline_prompt else "prompt"))
+    edits += _prompt_edits(tokens, prompt + 1, inline_prompt, formatted)
+    if len(arguments) == 2:
+        span = arguments[1]
+        edits.append((tokens[span[0]].start, tokens[span[1] - 1].end, options_sql(tokens, span)))
+    return edits
+
+
+def _prompt_word(tokens: Tokens, span: Range) -> int | None:
+    """The index of the word PROMPT when the whole argument is PROMPT(…), also after `prompt =>`."""
+    first, last = span
+    if tokens.upper(first) == "PROMPT" and tokens.upper(first + 1) == "=>":
+        first += 2
+    is_call = tokens.upper(first) == "PROMPT" and tokens.closing.get(first + 1) == last - 1
+    return first if is_call and tokens[first + 1].text == "(" else None
+
+
+def _prompt_edits(tokens: Tokens, opening: int, inline_prompt: bool, formatted: Collection[str] | None) -> list[Edit]:
+    arguments = tokens.arguments(opening)
+    if not arguments or any(first == last for first, last in arguments):
+        raise SqlError(
+            f"PROMPT at {tokens.position(tokens[opening - 1].start)} of the SQL has an empty argument; "
+            "accepted: PROMPT('… {0} …', column, …)"
+        )
+    template = read_template(tokens, arguments[0], len(arguments) - 1, formatted)
+    columns = [_formatted_name(column_sql(parts), formatted) for parts in template.columns] if template else []
+    close = tokens[tokens.closing[opening]].start
+    edits = list(template.edits) if template else []
+    if inline_prompt:
+        return edits + _inline_edits(tokens, opening, arguments, columns, close)
+    return [*edits, (close, close, "".join(f", {column}" for column in columns))] if columns else edits
+
+
+def _formatted_name(column: str, formatted: Collection[str] | None) -> str:
+    return column if formatted is None else column.replace("{", "{{").replace("}", "}}")
+
+
+def _inline_edits(tokens: Tokens, opening: int, arguments: list[Range], columns: list[str], close: int) -> list[Edit]:
+    """PROMPT(t, a, …) → named_struct('template', t, 'args', array(CAST(a AS STRING), …))."""
+    edits: list[Edit] = [(tokens[opening].end, tokens[opening].end, "'template', ")]
+    for number, (_, last) in enumerate(arguments[:-1]):
+        comma = tokens[last]
+        edits.append((comma.start, comma.end, " AS STRING), CAST(" if number else ", 'args', array(CAST("))
+    if len(arguments) > 1:
+        edits.append((close, close, " AS STRING))"))
+    elif columns:
+        edits.append((close, close, f", 'args', array({', '.join(f'CAST({c} AS STRING)' for c in columns)})"))
+    else:
+        edits.append((close, close, ", 'args', CAST(array() AS ARRAY<STRING>)"))
+    return edits
+
+
+def _apply(sql: str, edits: list[Edit]) -> str:
+    if not edits:
+        return sql
+    pieces, end = [], 0
+    for start, stop, text in sorted(edits, key=lambda edit: edit[:2]):
+        pieces += [sql[end:start], text]
+        end = stop
+    return "".join(pieces) + sql[end:]
