@@ -1,0 +1,222 @@
+"""Finds the one engine of an application and a device on this machine, or starts it.
+
+Who gets the lock of the engine's directory may start an engine, and hands the locked file to it: so there is never a
+second one, however many processes race, and whoever of them is killed. The others wait for the state `ready`.
+
+One device, one engine: an engine with other settings than those asked for (timeouts don't count) is asked to end when
+no stream uses it, and a new one takes its place; while it is at work, the caller waits a little and then gets an
+EngineError. A start that failed is reported to everybody who waits for it, and remembered for `FAILURE_MEMORY`
+seconds, so that eight tasks do not each load a model that can't be loaded; after that it is tried again.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from quail_spark.optimizer.errors import EngineError, EngineStartError
+
+import quail_spark
+
+from .config import EngineConfig
+from .connection import Connection, EngineGone
+from .processes import ProcessId, is_alive
+from .runtime_dir import (
+    READY,
+    STARTING,
+    Failure,
+    RuntimeDirectory,
+    State,
+    identity,
+    log_tail,
+    remove_abandoned,
+)
+from .wire import decode_error
+
+HOST_MODULE = "quail_spark.engine.host"
+FAILURE_MEMORY = 10.0  # seconds
+REPLACE_WAIT = 30.0  # seconds to wait for an engine with other settings to have no streams
+_SLACK = 30.0  # seconds beyond the start timeout, which the engine itself watches over
+_POLL = 0.05  # seconds
+
+# What Spark sets for its Python workers alone: secrets of their sockets, and one thread for numeric libraries.
+_WORKER_ONLY = ("PYTHON_WORKER_", "PYSPARK_GATEWAY_", "SPARK_AUTH_SOCKET_", "SPARK_BUFFER_SIZE", "OMP_NUM_THREADS")
+_children: dict[tuple[Path, int], subprocess.Popen] = {}  # (directory, run) → an engine this process started
+
+
+@dataclass(frozen=True)
+class EngineAddress:
+    """Which engine: settings (with model and device resolved), Spark application id, the process it works for."""
+
+    config: EngineConfig
+    application: str
+    owner: ProcessId
+
+    @property
+    def directory(self) -> RuntimeDirectory:
+        """Where it lives."""
+        return RuntimeDirectory.of(self.application, self.config.device)
+
+
+def find_or_start(address: EngineAddress) -> Connection:
+    """A connection to the ready engine at `address`.
+
+    Raises the QuailError with which the engine failed to start; EngineStartError when it dies while starting, does
+    not come up in time, or its directory isn't private; EngineError when an engine with other settings is at work.
+    """
+    return _Search(address).run()
+
+
+class _Search:
+    """One client's way to a ready engine."""
+
+    def __init__(self, address: EngineAddress):
+        self._address, self._directory = address, address.directory
+        self._deadline = time.monotonic() + address.config.start_timeout + _SLACK
+        self._replace_deadline = time.monotonic() + REPLACE_WAIT
+        self._watched = 0  # number of the run that was seen starting
+
+    def run(self) -> Connection:
+        while True:
+            self._directory.prepare()
+            lock = self._directory.try_lock()
+            if lock is not None:
+                try:
+                    self._start(lock)
+                finally:
+                    os.close(lock)  # never unlocked: the engine has it
+            state = self._directory.state()
+            connection = self._use(state) if state else None
+            if connection:
+                return connection
+            if time.monotonic() > self._deadline:
+                raise self._late(state)
+            time.sleep(_POLL)
+
+    def _start(self, lock: int) -> None:
+        last = self._directory.state()
+        if last and last.state == STARTING and last.run == self._watched:
+            self._record_death(last)
+        self._raise_recent_failure()
+        remove_abandoned(keep=self._directory)
+        run = self._directory.next_run()
+        others = [owner for owner in (last.owners if last else ()) if is_alive(owner)]
+        owners = tuple(dict.fromkeys([*others, self._address.owner]))
+        for stale in self._directory.path.glob("*.sock"):
+            stale.unlink(missing_ok=True)
+        self._directory.write_state(State(STARTING, run, self._address.application, self._address.config, owners))
+        self._watched = run
+        spawn(self._directory, run, lock)
+
+    def _record_death(self, state: State) -> None:
+        """An engine that died while starting could not say why."""
+        failure = self._directory.failure()
+        if failure is None or failure.run != state.run:
+            status = exit_status(self._directory, state.run)
+            message = f"the engine process died while it was starting ({status})"
+            self._directory.write_failure(Failure(state.run, identity(state.config), "EngineStartError", message))
+
+    def _raise_recent_failure(self) -> None:
+        failure = self._directory.failure()
+        if failure is None or failure.identity != identity(self._address.config):
+            return
+        if failure.run == self._watched or 0 <= time.time() - failure.time < FAILURE_MEMORY:
+            raise decode_error(
+                {"kind": failure.kind, "message": with_log(failure.message, self._directory.log(failure.run))}
+            )
+
+    def _use(self, state: State) -> Connection | None:
+        """A connection, if the present engine is ready and has the right settings."""
+        if state.state == STARTING:
+            self._watched = state.run
+        if state.state != READY:
+            return None
+        connection = Connection(self._directory, state)
+        try:
+            if identity(state.config) == identity(self._address.config):
+                connection.register(self._address.owner, self._address.config.idle_timeout)
+                return connection
+            self._replace(connection)
+        except EngineGone:
+            pass
+        connection.close()
+        return None
+
+    def _replace(self, connection: Connection) -> None:
+        streams = connection.stop(unless_used=True)
+        if streams and time.monotonic() > self._replace_deadline:
+            raise EngineError(
+                f"the engine of {self._address.config.device} serves {connection.state.config.to_json()} and is at work "
+                f"({streams} open streams); asked for: {self._address.config.to_json()}. There is one engine to a "
+                "device: let the other query end first, or use the same settings"
+            )
+
+    def _late(self, state: State | None) -> EngineStartError:
+        run = state.run if state else 0
+        what = f"engine process {state.process.pid} does not answer" if state and state.process else "no engine came up"
+        seconds = self._address.config.start_timeout
+        return EngineStartError(with_log(f"{what} within {seconds:g} s", self._directory.log(run)))
+
+
+def spawn(directory: RuntimeDirectory, run: int, lock: int) -> None:
+    """Start the engine process; it inherits the locked file and nothing else."""
+    log = os.open(directory.log(run), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", HOST_MODULE, str(directory.path), str(run), str(lock)],
+            cwd=directory.path,
+            env=engine_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    except OSError as error:
+        raise EngineStartError(f"can't run {sys.executable}: {error.strerror}") from error
+    finally:
+        os.close(log)
+    for earlier in _children.values():
+        earlier.poll()  # no zombies
+    _children[directory.path, run] = child
+
+
+def exit_status(directory: RuntimeDirectory, run: int) -> str:
+    """In words: how an engine process ended. Known to the process that started it."""
+    child = _children.get((directory.path, run))
+    if child is None:
+        return "exit status unknown"
+    try:
+        status = child.wait(1)
+    except subprocess.TimeoutExpired:
+        return "it still runs"
+    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def with_log(message: str, log: Path) -> str:
+    """`message`, where the engine's log is, and its last lines."""
+    tail = log_tail(log)
+    return f"{message}\nEngine log: {log} on {socket.gethostname()}" + (
+        f", last lines:\n{tail}" if tail else " (empty)"
+    )
+
+
+def engine_environment() -> dict[str, str]:
+    """This process's environment for the engine: without what is meant for Spark's workers, able to import this package.
+
+    The folder of a checkout is left out of PYTHONPATH: it holds a `kernels` that is not the package of that name.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_WORKER_ONLY)}
+    package = Path(quail_spark.__file__).resolve().parent
+    checkout = Path(__file__).resolve().parent.parent != package
+    given = [Path(path).absolute() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [path for path in given if not checkout or path.resolve() != package.parent]
+    site = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    if not checkout and package.parent not in site:
+        paths.append(package.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(map(str, paths)))
+    return environment
