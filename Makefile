@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 
 # Spark takes its Java from JAVA_HOME and its workers' Python from PYSPARK_PYTHON; a Spark installed elsewhere stays out.
 unexport SPARK_HOME PYTHONPATH PYTHONHOME
-WITH_JAVA = JAVA_HOME="$$($(PY) -P quail_spark/java.py)" && export JAVA_HOME &&
+WITH_JAVA = JAVA_HOME="$$($(PY) -P quail_spark/java_home.py)" && export JAVA_HOME &&
 export PYSPARK_PYTHON := $(abspath $(PY))
 export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
 

