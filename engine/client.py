@@ -63,6 +63,7 @@ class EngineClient:
         `batches` is pulled by the thread that pulls the answers, a few batches ahead and never after `close`; what it
         raises passes through. Raises what the engine raises; EngineCrashError when engines keep dying on one batch.
         """
+        _check_kind(spec, "answers", "filter")
         return self._answers(spec, batches)
 
     def pairs(self, spec: OperatorSpec, batches: Iterable[PairBatch]) -> Iterator[Answers]:
@@ -70,6 +71,7 @@ class EngineClient:
 
         Blocks of partners that are the same object cross once per batch.
         """
+        _check_kind(spec, "pairs")
         return self._answers(spec, batches)
 
     def stats(self) -> dict:
@@ -125,6 +127,11 @@ class EngineClient:
             if self._connection is gone:
                 self._connection = find_or_start(self.address)
             return self._connection
+
+
+def _check_kind(spec: OperatorSpec, *kinds: str) -> None:
+    if spec.kind not in kinds:
+        raise EngineError(f"operator {spec.name!r} is of kind {spec.kind!r}; accepted here: {' or '.join(kinds)}")
 
 
 class _Window:
