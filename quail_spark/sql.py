@@ -9,7 +9,7 @@ from collections.abc import Collection
 from quail_spark.optimizer.errors import SqlError
 
 from .sql_options import options_sql
-from .sql_template import column_sql, read_template
+from .sql_template import Edit, apply_edits, column_sql, read_literal
 from .sql_tokens import Range, Tokens, tokenize
 
 SUPPORTED = (("AI", "IF"), ("AI_IF",), ("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))
@@ -29,8 +29,6 @@ ACCEPTED = (
 _MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
 _NAMES_A_THING = {"FUNCTION", "TABLE", "VIEW", "INTO", "EXISTS", "WITH", "AS", "RECURSIVE", "DESC", "DESCRIBE"}
 
-Edit = tuple[int, int, str]  # sql[start:end] becomes the text
-
 
 def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | None = None) -> str:
     """Replace the AI calls of a SQL text. Without one, and where the text can't be tokenised, `sql` itself is returned.
@@ -49,7 +47,7 @@ def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | 
     for index in range(len(tokens)):
         if name := _call_at(tokens, index):
             edits += _call_edits(tokens, index, index + 2 * len(name) - 1, inline_prompt, formatted)
-    return _apply(sql, edits)
+    return apply_edits(sql, edits)
 
 
 def _call_at(tokens: Tokens, index: int) -> tuple[str, ...] | None:
@@ -110,7 +108,7 @@ def _prompt_edits(tokens: Tokens, opening: int, inline_prompt: bool, formatted: 
             f"PROMPT at {tokens.position(tokens[opening - 1].start)} of the SQL has an empty argument; "
             "accepted: PROMPT('… {0} …', column, …)"
         )
-    template = read_template(tokens, arguments[0], len(arguments) - 1, formatted)
+    template = read_literal(tokens, arguments[0], len(arguments) - 1, formatted)
     columns = [_formatted_name(column_sql(parts), formatted) for parts in template.columns] if template else []
     close = tokens[tokens.closing[opening]].start
     edits = list(template.edits) if template else []
@@ -136,13 +134,3 @@ def _inline_edits(tokens: Tokens, opening: int, arguments: list[Range], columns:
     else:
         edits.append((close, close, ", 'args', CAST(array() AS ARRAY<STRING>)"))
     return edits
-
-
-def _apply(sql: str, edits: list[Edit]) -> str:
-    if not edits:
-        return sql
-    pieces, end = [], 0
-    for start, stop, text in sorted(edits, key=lambda edit: edit[:2]):
-        pieces += [sql[end:start], text]
-        end = stop
-    return "".join(pieces) + sql[end:]

@@ -1,13 +1,13 @@
 """Placeholders of a template as it stands in SQL: columns named in it become numbered arguments. Driver-side."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from quail_spark.optimizer.errors import PromptError
 from quail_spark.optimizer.template import check_arguments
 
-from .sql_tokens import Range, Token, Tokens, is_plain_name, unquote
+from .sql_tokens import Range, Tokens, is_plain_name, unquote
 
 _PART = r"(?:`(?:[^`]|``)+`|\w+)"
 _CONTENT = r"((?:`(?:[^`]|``)*`|[^`{}])*)"
@@ -19,92 +19,126 @@ _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
 ACCEPTED = "{0}, {1}, … for the arguments behind the template, or columns as {name} or {table.name}; {{ for a brace"
 
 
+Edit = tuple[int, int, str]  # text[start:end] becomes the third
+
+
 @dataclass
 class Template:
-    """A template of string literals. `edits` are (start, end, text) in the SQL; `columns` the named columns, in order."""
+    """A template within `text`: SQL, or the template alone. `edits` apply to `text`; `columns` are those named, in order.
 
-    tokens: Tokens
-    literals: list[Token]
+    `formatted` are the names that Python's formatter will replace in the SQL (then `{0}` must become `{{0}}`); None
+    when it won't run.
+    """
+
+    text: str
+    shown: str  # as the user wrote it, for messages
+    where: Callable[[int], str] = lambda offset: ""  # " at line …" for an offset of `text`
     formatted: Collection[str] | None = None
-    edits: list[tuple[int, int, str]] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
     columns: list[tuple[str, ...]] = field(default_factory=list)
     checked: str = ""  # the template after the edits, as Spark's parser and Python's formatter leave its braces
     numbered: bool = False
 
-    @property
-    def shown(self) -> str:
-        """The template as the user wrote it, for messages."""
-        return self.tokens.sql[self.literals[0].start : self.literals[-1].end]
-
     def at(self, offset: int) -> str:
-        return f"in the template {self.shown} at {self.tokens.position(offset)} of the SQL"
+        """Where in which template."""
+        return f"in the template {self.shown}{self.where(offset)}"
 
 
-def read_template(tokens: Tokens, span: Range, given: int, formatted: Collection[str] | None) -> Template | None:
-    """Resolve the template in `span`, behind which `given` arguments stand; None when it is not a literal.
+def read_literal(tokens: Tokens, span: Range, given: int, formatted: Collection[str] | None) -> Template | None:
+    """The template in `span`, behind which `given` arguments stand; None when it is not a literal.
 
-    `formatted` are the names that Python's formatter will replace in the SQL (then `{0}` must become `{{0}}`); None
-    when it won't run. Raises PromptError for a placeholder that is wrong or has no argument.
+    Raises PromptError for a placeholder that is wrong or has no argument.
     """
     literals = tokens.list[slice(*span)]
     if not literals or not all(token.is_string for token in literals):
         return None
-    template = Template(tokens, literals, formatted)
+    template = Template(
+        tokens.sql, tokens.source(span), lambda offset: f" at {tokens.position(offset)} of the SQL", formatted
+    )
     for literal in literals:
-        _read_literal(template, literal)
+        _read(template, *literal.body, quote=None if literal.is_raw else literal.text[0])
+    _check(template, literals[0].start, given)
+    return template
+
+
+def number_columns(text: str, given: int) -> tuple[str, list[tuple[str, ...]]]:
+    """The template with numbers for the columns named in it, and those columns. Raises PromptError as `read_literal`."""
+    template = Template(text, repr(text))
+    _read(template, 0, len(text), quote=None)
+    _check(template, 0, given)
+    return apply_edits(text, template.edits), template.columns
+
+
+def apply_edits(text: str, edits: list[Edit]) -> str:
+    """Replace the spans, which do not overlap. Without any, `text` itself is returned."""
+    if not edits:
+        return text
+    pieces, end = [], 0
+    for start, stop, replacement in sorted(edits, key=lambda edit: edit[:2]):
+        pieces += [text[end:start], replacement]
+        end = stop
+    return "".join(pieces) + text[end:]
+
+
+def _check(template: Template, start: int, given: int) -> None:
     if template.columns and template.numbered:
         raise PromptError(
-            f"numbers and column names are mixed {template.at(literals[0].start)}; accepted: one kind in one template"
+            f"numbers and column names are mixed {template.at(start)}; accepted: one kind in one template"
         )
     if template.columns and given:
         raise PromptError(
-            f"{given} argument{'s stand' if given > 1 else ' stands'} behind columns named "
-            f"{template.at(literals[0].start)}; accepted: all columns in the template, or all behind it"
+            f"{given} argument{'s stand' if given > 1 else ' stands'} behind columns named {template.at(start)}; "
+            "accepted: all columns in the template, or all behind it"
         )
     try:
         check_arguments(template.checked, len(template.columns) or given)
     except PromptError as error:
-        raise PromptError(f"{error} ({tokens.position(literals[0].start)} of the SQL)") from None
-    return template
+        raise PromptError(f"{error}{template.where(start)}") from None
 
 
-def _read_literal(template: Template, literal: Token) -> None:
-    sql = template.tokens.sql
-    start, end = literal.body
-    for match in (_BRACE if template.formatted is None else _DOUBLED_BRACE).finditer(sql, start, end):
-        template.checked += sql[start : match.start()]
+def _read(template: Template, start: int, end: int, quote: str | None) -> None:
+    """Read text[start:end]. `quote` is that of a literal in which Spark reads escapes."""
+    brace = _BRACE if template.formatted is None else _DOUBLED_BRACE
+    for match in brace.finditer(template.text, start, end):
+        template.checked += template.text[start : match.start()]
         start = match.end()
-        template.checked += _read_brace(template, literal, match)
-    template.checked += sql[start:end]
+        template.checked += _read_brace(template, match, quote)
+    template.checked += template.text[start:end]
 
 
-def _read_brace(template: Template, literal: Token, match: re.Match) -> str:
+def _read_brace(template: Template, match: re.Match, quote: str | None) -> str:
     """Record the edit for one brace or placeholder and return what the template holds there in the end."""
     source, content = match.group(), match[match.lastindex] if match.lastindex else None
     if content is None and len(source) > 1:
         return source[:2]
     if content is None:
         raise PromptError(f"lone {source!r} {template.at(match.start())}; write {source * 2!r} for a brace")
-    if template.formatted is not None and re.split(r"[.\[!:]", content)[0] in template.formatted and source[:2] != "{{":
+    if _is_not_ours(template, match, content):
         return ""
-    if ":" in content and template.tokens.sql[match.start() - 1] == "$":
-        return ""  # ${env:HOME}: Spark's own substitution
     if re.fullmatch(r"\s*[0-9]+\s*", content):
         template.numbered = True
         number = f"{{{content}}}"
     else:
-        number = f"{{{_column(template, literal, content, match.start())}}}"
+        number = f"{{{_column(template, content, match.start(), quote)}}}"
     written = number if template.formatted is None else f"{{{number}}}"
     if written != source:
         template.edits.append((match.start(), match.end(), written))
     return number
 
 
-def _column(template: Template, literal: Token, content: str, offset: int) -> int:
+def _is_not_ours(template: Template, match: re.Match, content: str) -> bool:
+    """Whether Spark replaces it (${env:HOME}), or Python's formatter."""
+    if ":" in content and template.text[: match.start()].endswith("$"):
+        return True
+    names = template.formatted or ()
+    return not match.group().startswith("{{") and re.split(r"[.\[!:]", content)[0] in names
+
+
+def _column(template: Template, content: str, offset: int, quote: str | None) -> int:
     """The argument's number for a column named in the template."""
     name = content.strip()
-    if not literal.is_raw:
-        name = re.sub(r"\\(.)", r"\1", name).replace(literal.text[0] * 2, literal.text[0])
+    if quote is not None:
+        name = re.sub(r"\\(.)", r"\1", name).replace(quote * 2, quote)
     if not _NAME.fullmatch(name):
         raise PromptError(
             f"placeholder {{{content}}} {template.at(offset)} is neither a number nor a column's name; "
