@@ -76,7 +76,7 @@ class Keepers:
         for other in list(self._answerers):
             if self._pool.free_pages >= pages or other is answerer:
                 return
-            other.keep([])
+            other.give_way()
 
     def forget(self, answerer: "ModelAnswerer") -> None:
         """It keeps nothing any more."""
@@ -85,7 +85,7 @@ class Keepers:
     def drop_all(self) -> None:
         """Every answerer drops what it keeps."""
         for answerer in list(self._answerers):
-            answerer.keep([])
+            answerer.give_way()
 
 
 class ModelAnswerer:
@@ -130,6 +130,11 @@ class ModelAnswerer:
         self._computed &= keys
         if not self._kept:
             self._evaluator.keepers.forget(self)
+
+    def give_way(self) -> None:
+        """Drop what is kept, for another session; it is computed again when this one needs it."""
+        self._drop_all_but(set())
+        self._evaluator.keepers.forget(self)
 
     def _tasks(self, questions: list[PromptQuestion], wanted: set[bytes]) -> list[Task]:
         """Prefix trees over the prompts, each behind the KV that is kept already."""

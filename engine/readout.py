@@ -46,4 +46,5 @@ class Readout:
 
 def _logsumexp(logits: np.ndarray) -> np.ndarray:
     highest = logits.max(axis=1, keepdims=True)
-    return (highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True)))[:, 0]
+    with np.errstate(invalid="ignore"):  # what is not a number stays so, and fails its row
+        return (highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True)))[:, 0]

@@ -37,6 +37,12 @@ def make_tokenizer(**changes):
 
 
 @pytest.fixture(scope="session")
+def tokenizer_of():
+    """`make_tokenizer`."""
+    return make_tokenizer
+
+
+@pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory):
     """Directory of a random Qwen3: 4 layers, 4 KiB of KV a token in float32, context 1024."""
     import torch

@@ -1,0 +1,422 @@
+"""The model evaluator against an oracle that runs every prompt whole and alone through transformers in float32."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.model_evaluator import ModelEvaluator
+from quail_spark.engine.prompts import Control, lay_out
+from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS
+from quail_spark.engine.tokens import Tokens
+from quail_spark.optimizer.errors import QuailError
+from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, Argument, OperatorSpec, Predicate
+from quail_spark.optimizer.template import Placeholder
+
+TOLERANCE = 2e-3  # of margins, which are of order 1
+CONTEXT = 256
+# (token budget, KV bytes): roomy; passes of 24 tokens; KV for 256 tokens; both
+BUDGETS = [(4096, 64 << 20), (24, 64 << 20), (4096, 1 << 20), (24, 1 << 20)]
+
+
+class Oracle:
+    """Margins and lengths of prompts, one whole prompt at a time."""
+
+    def __init__(self, checkpoint):
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        self.tokens = Tokens.load(checkpoint)
+        self.forms = [
+            [i for form in forms if (i := self.tokens.single(form)) is not None] for forms in (TRUE_FORMS, FALSE_FORMS)
+        ]
+        self.margins: dict[tuple[int, ...], float] = {}
+
+    def sections(self, predicate: Predicate, layout: str, texts: dict[int, str]) -> list[list[int]]:
+        prompt = lay_out(predicate, layout, self.tokens.chat)
+        return [
+            [id_ for part in section for id_ in self.part(part, texts)]
+            for section in (prompt.document, prompt.frame, prompt.rest)
+        ]
+
+    def part(self, part, texts: dict[int, str]) -> list[int]:
+        if isinstance(part, Control):
+            return self.tokens.encode_control(part.text).tolist()
+        text = texts[part.index] if isinstance(part, Placeholder) else part.text
+        return self.tokens.encode([text])[0].tolist()
+
+    def ids(self, predicate: Predicate, layout: str, texts: dict[int, str]) -> tuple[int, ...]:
+        return tuple(sum(self.sections(predicate, layout, texts), []))
+
+    def margin(self, ids: tuple[int, ...]) -> float:
+        if ids not in self.margins:
+            with torch.inference_mode():
+                shares = self.model(torch.tensor([ids])).logits[0, -1].double().softmax(0)
+            true, false = (shares[forms].sum() for forms in self.forms)
+            self.margins[ids] = float((true / false).log())
+        return self.margins[ids]
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_checkpoint):
+    torch.set_num_threads(1)
+    return Oracle(tiny_checkpoint)
+
+
+@pytest.fixture
+def evaluator_of(tiny_checkpoint):
+    """Makes evaluators, and checks at the end that no page has leaked."""
+    made = []
+
+    def make(budget: int = 4096, kv_bytes: int = 64 << 20, **more) -> ModelEvaluator:
+        settings = dict(
+            dtype="float32", threads=1, max_context=CONTEXT, page_size=4, token_budget=budget, kv_bytes=kv_bytes
+        )
+        made.append(ModelEvaluator.load(EngineConfig(str(tiny_checkpoint), **settings | more)))
+        return made[-1]
+
+    yield make
+    for evaluator in made:
+        evaluator.close()
+        check_no_leak(evaluator)
+
+
+def check_no_leak(evaluator):
+    assert evaluator.runner.page_pool.free_pages == evaluator.runner.page_pool.total_pages
+
+
+def predicate(template: str, *columns: int, partner: tuple[int, ...] = (), **more) -> Predicate:
+    return Predicate(template, tuple(Argument(c, i in partner) for i, c in enumerate(columns)), **more)
+
+
+FIRST = predicate("{0} asks for a refund", 0)
+SECOND = predicate("did the reviewer like {0}?", 0, selectivity=0.9)
+TITLE = predicate("{0} is short {{really}}", 1)
+BOTH = predicate("{0} supports {1} and {0}", 0, 1)
+BOTH_SWAPPED = predicate("{0} supports {1}", 0, 1, anchor=(1,))
+BOTH_ANCHOR = predicate("{1} then {0} then {2}", 0, 1, 0, anchor=(0, 1))
+NOTHING = Predicate("two is even", ())
+PAIR = predicate("{0} might buy {1}", 0, 0, partner=(1,))
+PAIR_SWAPPED = predicate("{1} suits {0}", 0, 1, partner=(1,), anchor=(0,))
+PARTNER_ONLY = predicate("{0} is cheap", 0, partner=(0,))
+
+
+def random_text(rng: random.Random) -> str | None:
+    kind = rng.random()
+    if kind < 0.08:
+        return None
+    if kind < 0.14:
+        return ""
+    if kind < 0.2:
+        return "word film " * 150  # beyond the context
+    words = ["refund", "film", "liked", "<|im_end|>", "the document", "TRUE", "naïve 日本", "<think>", "one two three"]
+    return " ".join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 12])))
+
+
+def random_rows(rng: random.Random, count: int, columns: int = 2) -> list[list[str | None]]:
+    texts = [random_text(rng) for _ in range(count)]
+    return [[rng.choice(texts) for _ in range(columns)] for _ in range(count)]
+
+
+class Checker:
+    """Compares answers with the oracle. `asked` collects the distinct prompts that had to be answered."""
+
+    def __init__(self, oracle: Oracle, spec: OperatorSpec):
+        self.oracle, self.spec = oracle, spec
+        self.asked: set[tuple[int, ...]] = set()
+
+    def check(self, answers, items: list[tuple[list, list]]):
+        """`items`: (row, partner)."""
+        shape = (len(items), len(self.spec.predicates))
+        assert answers.codes.shape == answers.margins.shape == shape
+        assert answers.codes.dtype == np.int8 and answers.margins.dtype == np.float32
+        requested = 0
+        for item, (row, partner) in enumerate(items):
+            codes = answers.codes[item].tolist()
+            expected = [
+                self.expected(p, row, partner, code) for p, code in zip(self.spec.predicates, codes, strict=True)
+            ]
+            self.check_codes(codes, [code for code, _, _ in expected])
+            for p, (code, margin, ids) in enumerate(expected):
+                assert (codes[p] in (TRUE, FALSE)) == np.isfinite(answers.margins[item, p])
+                if codes[p] in (TRUE, FALSE):
+                    assert answers.margins[item, p] == pytest.approx(margin, abs=TOLERANCE)
+                    requested += len(ids)
+                    self.asked.add(ids)
+                if codes[p] == FAILED:
+                    (message,) = [text for i, q, text in answers.errors if (i, q) == (item, p)]
+                    assert f"has {len(ids)} tokens; accepted: at most {CONTEXT}" in message
+                    assert repr(self.spec.predicates[p].template) in message
+        counts = answers.counts
+        assert len(answers.errors) == (answers.codes == FAILED).sum()
+        assert counts.rows == len(items)
+        assert counts.fresh_tokens + counts.reused_tokens == requested
+        assert counts.asked == [int(np.isin(column, (TRUE, FALSE)).sum()) for column in answers.codes.T]
+        assert counts.passed == [int((column == TRUE).sum()) for column in answers.codes.T]
+        assert counts.evaluations + counts.remembered == sum(counts.asked)
+
+    def expected(self, predicate: Predicate, row, partner, got: int):
+        """The right code, margin and prompt; `got` decides a tie."""
+        texts = {i: (partner if a.partner else row)[a.column] for i, a in enumerate(predicate.arguments)}
+        if any(texts[i] is None for i in predicate.used):
+            return NULL, None, None
+        ids = self.oracle.ids(predicate, self.spec.layout, texts)
+        if len(ids) > CONTEXT:
+            return FAILED, None, ids
+        margin = self.oracle.margin(ids)
+        true = got != FALSE if abs(margin) < TOLERANCE else margin > 0
+        return (TRUE if true else FALSE), margin, ids
+
+    def check_codes(self, codes, expected):
+        if self.spec.kind == "answers":
+            assert codes == expected
+        elif NULL in expected:
+            assert codes == [NULL if code == NULL else SKIPPED for code in expected]
+        elif FALSE in expected:
+            assert codes.count(FALSE) == 1 and FAILED not in codes
+            assert all(code in (SKIPPED, right) for code, right in zip(codes, expected, strict=True))
+        elif FAILED in expected:
+            assert codes.count(FAILED) == 1
+            assert all(c == r or (r == FAILED and c == SKIPPED) for c, r in zip(codes, expected, strict=True))
+        else:
+            assert codes == expected
+
+
+ROW_PREDICATES = {
+    "one": (FIRST,),
+    "three": (FIRST, SECOND, TITLE),
+    "mixed": (BOTH, FIRST, BOTH_SWAPPED, TITLE),
+    "several anchors, none": (BOTH_ANCHOR, NOTHING),
+}
+
+
+@pytest.mark.parametrize(("budget", "kv_bytes"), BUDGETS)
+@pytest.mark.parametrize("layout", ["document_first", "literal"])
+@pytest.mark.parametrize("kind", ["answers", "filter"])
+def test_rows(oracle, evaluator_of, kind, layout, budget, kv_bytes):
+    rng = random.Random(5)
+    evaluator = evaluator_of(budget, kv_bytes, answer_memory=0)
+    for name, predicates in ROW_PREDICATES.items():
+        spec = OperatorSpec(name, kind, predicates, layout)
+        session = evaluator.open(spec)
+        for count in (12, 0, 1, 9):
+            rows = random_rows(rng, count)
+            checker = Checker(oracle, spec)
+            answers = session.rows(rows)
+            checker.check(answers, [(row, []) for row in rows])
+            assert answers.counts.evaluations == len(checker.asked)
+            check_no_leak(evaluator)
+        session.close()
+
+
+@pytest.mark.parametrize(("budget", "kv_bytes"), BUDGETS)
+@pytest.mark.parametrize("layout", ["document_first", "literal"])
+@pytest.mark.parametrize(
+    "predicates", [(PAIR,), (PAIR, PAIR_SWAPPED), (PARTNER_ONLY, PAIR, FIRST)], ids=["one", "two", "one-sided"]
+)
+def test_pairs(oracle, evaluator_of, predicates, layout, budget, kv_bytes):
+    rng = random.Random(6)
+    evaluator = evaluator_of(budget, kv_bytes, answer_memory=0)
+    spec = OperatorSpec("join", "pairs", predicates, layout)
+    session = evaluator.open(spec)
+    partners = random_rows(rng, 9)
+    id_ = 0
+    for sizes in ([4, 9, 0], [3], [], [0], [1, 1, 1, 5], [9]):
+        anchors, ids, blocks = [], [], []
+        for size in sizes:
+            if not anchors or rng.random() < 0.6:
+                id_ += 1
+                anchor = [random_text(rng)]
+            anchors.append(anchor)
+            ids.append(id_)
+            blocks.append(rng.sample(partners, size))
+        checker = Checker(oracle, spec)
+        answers = session.pairs(anchors, ids, blocks)
+        checker.check(answers, [(a, b) for a, block in zip(anchors, blocks, strict=True) for b in block])
+        assert answers.counts.evaluations == len(checker.asked)
+    session.close()
+    check_no_leak(evaluator)
+
+
+def test_anchor_and_frame_are_computed_once(oracle, evaluator_of):
+    evaluator = evaluator_of()
+    spec = OperatorSpec("join", "pairs", (PAIR,))
+    session = evaluator.open(spec)
+    anchor, partners = ["word film " * 20], [[f"{chr(97 + i)} partner"] for i in range(26)]
+    sections = [oracle.sections(PAIR, spec.layout, {0: anchor[0], 1: partner[0]}) for partner in partners]
+    (shared,) = {len(document) + len(frame) for document, frame, _ in sections}
+    own = [len(rest) for _, _, rest in sections]
+    first = session.pairs([anchor], [7], [partners[:10]]).counts
+    second = session.pairs([anchor], [7], [partners[10:]]).counts
+    assert first.fresh_tokens == shared + sum(own[:10]) and first.recomputed_tokens == 0
+    assert second.fresh_tokens == sum(own[10:]) and second.recomputed_tokens == 0
+    pages = evaluator.runner.page_pool
+    assert pages.total_pages - pages.free_pages == pages.pages_for(shared)
+    other = session.pairs([["x"]], [8], [partners]).counts
+    assert other.recomputed_tokens == 0
+    assert 0 < pages.total_pages - pages.free_pages < pages.pages_for(shared)
+    session.close()
+    check_no_leak(evaluator)
+
+
+def test_a_document_serves_all_predicates(oracle, evaluator_of):
+    text = "word film " * 30
+    counts = evaluator_of().open(OperatorSpec("b", "answers", (FIRST, SECOND))).rows([[text]]).counts
+    (document, _, rest), (_, _, other) = (oracle.sections(p, "document_first", {0: text}) for p in (FIRST, SECOND))
+    assert counts.evaluations == 2
+    assert counts.fresh_tokens <= len(document) + len(rest) + len(other) < counts.fresh_tokens + 16 * 2
+    assert counts.reused_tokens >= len(document)
+
+
+def test_filter_keeps_the_document_for_the_next_predicate(oracle, evaluator_of):
+    rows = [[f"text {i} " + "word film " * 20] for i in range(20)]
+    spec = OperatorSpec("f", "filter", (FIRST, SECOND))
+    counts = evaluator_of().open(spec).rows(rows).counts
+    assert counts.asked[0] + counts.asked[1] > len(rows), "no row reached its second predicate: change the texts"
+    lengths = [len(oracle.ids(p, spec.layout, {0: row[0]})) for row in rows for p in (FIRST, SECOND)]
+    documents = counts.reused_tokens
+    assert documents >= 40 * (sum(counts.asked) - len(rows)) and counts.recomputed_tokens == 0
+    assert counts.fresh_tokens < sum(lengths)
+
+
+def test_too_few_pages_cost_time_only(oracle, evaluator_of):
+    rows = [[f"text {i} " + "word film " * 25] for i in range(20)]
+    spec = OperatorSpec("f", "filter", (FIRST, SECOND))
+    roomy = evaluator_of().open(spec).rows(rows)
+    tight = evaluator_of(kv_bytes=1 << 20).open(spec).rows(rows)
+    np.testing.assert_array_equal(roomy.codes, tight.codes)
+    assert tight.counts.recomputed_tokens == 0, "windows of rows should have fitted the documents into the pages"
+
+
+def test_cross_product_in_random_order_shares_anchors(oracle, evaluator_of):
+    rng = random.Random(7)
+    anchors = [f"{name} " + "word film " * 25 for name in ("red", "green", "blue", "black")]
+    rows = [[a, f"{b} shoes"] for a in anchors for b in "abcdefgh"]
+    rng.shuffle(rows)
+    spec = OperatorSpec("udf", "answers", (BOTH,))
+    checker, answers = Checker(oracle, spec), evaluator_of().open(spec).rows(rows)
+    checker.check(answers, [(row, []) for row in rows])
+    assert answers.counts.fresh_tokens < 0.5 * sum(map(len, checker.asked))
+    distinct = {ids[:end] for ids in checker.asked for end in range(1, len(ids) + 1)}
+    assert answers.counts.fresh_tokens <= 1.3 * len(distinct)
+
+
+def test_cumulative_texts_pay_for_their_own_tokens(oracle, evaluator_of):
+    steps = [f"step {i} did this and that; " for i in range(12)]
+    rows = [["".join(steps[:end])] for end in range(1, 13)]
+    random.Random(8).shuffle(rows)
+    for kind, predicates in (("answers", (FIRST,)), ("filter", (FIRST, SECOND))):
+        spec = OperatorSpec("trace" + kind, kind, predicates)
+        checker, answers = Checker(oracle, spec), evaluator_of().open(spec).rows(rows)
+        checker.check(answers, [(row, []) for row in rows])
+        longest = max(map(len, checker.asked))
+        assert answers.counts.fresh_tokens < longest + 60 * len(checker.asked)
+        assert answers.counts.recomputed_tokens == 0
+
+
+def test_answers_are_remembered_across_calls_and_sessions(evaluator_of):
+    evaluator = evaluator_of()
+    rows = [[f"text number {i}"] for i in range(6)]
+    first = evaluator.open(OperatorSpec("a", "answers", (FIRST,))).rows(rows)
+    again = evaluator.open(OperatorSpec("b", "answers", (FIRST,))).rows(rows[::-1])
+    np.testing.assert_array_equal(first.codes, again.codes[::-1])
+    np.testing.assert_array_equal(first.margins, again.margins[::-1])
+    assert first.counts.evaluations == 6
+    assert (again.counts.evaluations, again.counts.remembered, again.counts.fresh_tokens) == (0, 6, 0)
+
+
+def test_a_remembered_no_costs_nothing(evaluator_of):
+    evaluator = evaluator_of()
+    rows = [[f"text number {i}"] for i in range(20)]
+    for kept in (FIRST, SECOND):
+        codes = evaluator.open(OperatorSpec("one", "answers", (kept,))).rows(rows).codes[:, 0]
+        refused = [row for row, code in zip(rows, codes, strict=True) if code == FALSE]
+        if refused:
+            counts = (
+                evaluator.open(OperatorSpec(f"{kept}", "filter", (FIRST, SECOND, TITLE_OF_FIRST))).rows(refused).counts
+            )
+            assert counts.evaluations == 0
+            return
+    pytest.fail("no text is refused: change the texts")
+
+
+TITLE_OF_FIRST = predicate("{0} is short", 0)
+
+
+def test_equal_questions_in_two_sessions_at_once_are_computed_once(evaluator_of):
+    evaluator = evaluator_of()
+    rows = [[f"text number {i % 10}"] for i in range(40)]
+    sessions = [evaluator.open(OperatorSpec(f"s{i}", "answers", (FIRST,))) for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda session: session.rows(rows), sessions))
+    assert sum(a.counts.evaluations for a in answers) == 10
+    for other in answers[1:]:
+        np.testing.assert_array_equal(answers[0].margins, other.margins)
+
+
+def test_kept_anchors_give_way_to_other_sessions(oracle, evaluator_of):
+    evaluator = evaluator_of(kv_bytes=1 << 20, answer_memory=0)
+    spec = OperatorSpec("join", "pairs", (PAIR,))
+    anchors = [[f"{name} " + "word film " * 20] for name in ("red", "green", "blue", "black", "white", "grey")]
+    sessions = [evaluator.open(spec) for _ in anchors]
+    recomputed = 0
+    for block in ([["a"], ["b"]], [["c"], ["d"]]):
+        for number, (session, anchor) in enumerate(zip(sessions, anchors, strict=True)):
+            answers = session.pairs([anchor], [number], [block])
+            Checker(oracle, spec).check(answers, [(anchor, partner) for partner in block])
+            recomputed += answers.counts.recomputed_tokens
+    assert recomputed > 0
+    for session in sessions:
+        session.close()
+    check_no_leak(evaluator)
+
+
+@pytest.mark.parametrize("kind", ["answers", "filter", "pairs"])
+def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind):
+    evaluator = evaluator_of(budget=64)
+    predicates = (PAIR, PAIR_SWAPPED) if kind == "pairs" else (FIRST, SECOND)
+    session = evaluator.open(OperatorSpec("broken", kind, predicates))
+
+    def ask():
+        if kind == "pairs":
+            return session.pairs([["word film " * 20]], [1], [[[f"partner {i}", f"other {i}"] for i in range(12)]])
+        return session.rows([[f"text {i} " + "word film " * 20] for i in range(8)])
+
+    run, broken_at = evaluator.runner.run, 0
+    for broken_at in range(1, 30):
+        calls = iter(range(1, 1000))
+
+        def breaking(segments, at=broken_at, calls=calls):
+            if next(calls) == at:
+                raise RuntimeError("broken on purpose")
+            return run(segments)
+
+        monkeypatch.setattr(evaluator.runner, "run", breaking)
+        try:
+            ask()
+        except RuntimeError:
+            check_no_leak(evaluator)
+        else:
+            break
+    assert broken_at > 3
+    monkeypatch.setattr(evaluator.runner, "run", run)
+    ask()
+
+
+def test_kind_and_shape_are_checked(evaluator_of):
+    evaluator = evaluator_of()
+    with pytest.raises(QuailError, match="kind 'pairs'; accepted here: answers or filter"):
+        evaluator.open(OperatorSpec("p", "pairs", (PAIR,))).rows([["x"]])
+    with pytest.raises(QuailError, match="kind 'filter'; accepted here: pairs"):
+        evaluator.open(OperatorSpec("f", "filter", (FIRST,))).pairs([["x"]], [1], [[["y"]]])
+    with pytest.raises(QuailError, match="1 anchors, 2 anchor ids"):
+        evaluator.open(OperatorSpec("p", "pairs", (PAIR,))).pairs([["x"]], [1, 2], [[["y"]]])
+
+
+def test_description_is_plain(evaluator_of):
+    import json
+
+    facts = json.loads(json.dumps(evaluator_of().describe()))
+    assert facts["max_context"] == CONTEXT and facts["device"] == "cpu" and facts["dtype"] == "float32"

@@ -1,0 +1,132 @@
+"""The scheduler on a runner that only keeps books: every leaf gets its own tokens, whatever the pages and the budget."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from quail_spark.engine.kv import KVNode, PagePool
+from quail_spark.engine.prefix_tree import Path, build
+from quail_spark.engine.runner import Segment
+from quail_spark.engine.scheduler import Scheduler, Task
+
+
+class Bookkeeper:
+    """Logits are a hash of all tokens from the root; KV pages are taken from a real pool."""
+
+    def __init__(self, pages: int, page_size: int):
+        self.page_pool = PagePool(1, 1, 1, pages, page_size, torch.float32, "cpu")
+        self.before: dict[KVNode | None, tuple[int, ...]] = {None: ()}
+        self.passes: list[int] = []
+        self.fails_at = None
+
+    def run(self, segments: list[Segment]):
+        if len(self.passes) == self.fails_at:
+            raise RuntimeError("broken on purpose")
+        self.passes.append(sum(len(s.tokens) for s in segments))
+        logits, nodes = [], []
+        for s in segments:
+            assert len(s.tokens) >= 1 and 0 <= s.keep <= len(s.tokens)
+            tokens = self.before[s.parent] + tuple(s.tokens.tolist())
+            assert s.parent is None or s.parent.references > 0
+            if s.answer:
+                logits.append([hash(tokens) % 9973])
+            kept = len(tokens) - len(s.tokens) + s.keep
+            nodes.append(KVNode(self.page_pool, s.keep, s.parent) if s.keep else None)
+            if s.keep:
+                self.before[nodes[-1]] = tokens[:kept]
+        return np.array(logits, np.float32).reshape(-1, 1), nodes
+
+    def held(self) -> int:
+        return self.page_pool.total_pages - self.page_pool.free_pages
+
+
+def random_paths(rng: random.Random, count: int, marks: bool) -> list[Path]:
+    sequences = {(1, 2, 3)}
+    while len(sequences) < count:
+        stem = rng.choice(sorted(sequences))
+        stem = stem[: rng.randrange(len(stem) + 1)]
+        sequences.add((*stem, *(rng.randrange(50) for _ in range(rng.choice([1, 3, 20, 60])))))
+    paths = []
+    for name, sequence in enumerate(sorted(sequences, key=lambda _: rng.random())):
+        depth = rng.randrange(1, len(sequence)) if marks and len(sequence) > 1 and rng.random() < 0.3 else 0
+        paths.append(Path((np.array(sequence, np.int32),), ((depth, sequence[:depth]),) if depth else (), name))
+    return paths
+
+
+def check(outcome, paths: list[Path], runner: Bookkeeper) -> None:
+    for path in paths:
+        assert outcome.logits[path.name] == hash(tuple(path.parts[0].tolist())) % 9973
+    assert outcome.fresh_tokens == sum(runner.passes)
+    for name, kv in outcome.kept.items():
+        assert runner.before[kv] == name and kv.length == len(name)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(("budget", "pages"), [(10_000, 10_000), (32, 10_000), (32, 12), (10_000, 12), (7, 3), (64, 1)])
+def test_every_leaf_is_computed(budget, pages, seed):
+    rng = random.Random(seed)
+    runner = Bookkeeper(pages, page_size=5)
+    paths = random_paths(rng, 40, marks=seed % 2 == 1)
+    outcome = Scheduler(runner, budget).run([Task(node) for node in build(paths, least=8)])
+    check(outcome, paths, runner)
+    if pages == 10_000:
+        assert max(runner.passes) <= budget and outcome.recomputed_tokens == 0
+        assert outcome.kept.keys() == {name for path in paths for _, name in path.marks}
+    for kv in outcome.kept.values():
+        kv.release()
+    assert runner.held() == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("pages", [10_000, 40])
+def test_trees_behind_kept_kv(pages, seed):
+    rng = random.Random(seed)
+    runner = Bookkeeper(pages, page_size=5)
+    scheduler = Scheduler(runner, 64)
+    _, (root,) = runner.run([Segment(np.arange(100, 150, dtype=np.int32), keep=50, answer=False)])
+    paths = random_paths(rng, 30, marks=False)
+    outcome = scheduler.run([Task(node, root) for node in build(paths, least=8)])
+    for path in paths:
+        assert outcome.logits[path.name] == hash((*range(100, 150), *path.parts[0].tolist())) % 9973
+    root.release()
+    assert runner.held() == 0
+
+
+@pytest.mark.parametrize("pages", [10_000, 12])
+def test_an_error_releases_everything(pages):
+    for fails_at in range(60):
+        runner = Bookkeeper(pages, page_size=5)
+        runner.fails_at = fails_at
+        paths = random_paths(random.Random(3), 40, marks=True)
+        try:
+            outcome = Scheduler(runner, 40).run([Task(node) for node in build(paths, least=8)])
+        except RuntimeError:
+            assert runner.held() == 0
+        else:
+            assert fails_at == len(runner.passes) > 5
+            for kv in outcome.kept.values():
+                kv.release()
+            return
+    pytest.fail("it never ran to the end")
+
+
+def test_a_chain_deeper_than_the_recursion_limit():
+    text = np.arange(20_000, dtype=np.int32)
+    paths = [Path((text[: 16 * i], np.array([-1], np.int32)), name=i) for i in range(1, 1100)]
+    runner = Bookkeeper(20_000, page_size=5)
+    outcome = Scheduler(runner, 4096).run([Task(node) for node in build(paths)])
+    assert len(outcome.logits) == len(paths) and outcome.fresh_tokens == 16 * 1099 + 1099
+    assert runner.held() == 0
+
+
+def test_no_tasks():
+    assert Scheduler(Bookkeeper(4, 5), 16).run([]).logits == {}
+
+
+def test_marks_are_dropped_not_failed_when_pages_are_short():
+    runner = Bookkeeper(2, page_size=5)
+    paths = [Path((np.full(30, i, np.int32),), ((20, f"document {i}"),), i) for i in range(4)]
+    outcome = Scheduler(runner, 64).run([Task(node) for node in build(paths)])
+    assert len(outcome.logits) == 4 and outcome.kept == {} and outcome.recomputed_tokens == 0
+    assert runner.held() == 0
