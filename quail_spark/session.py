@@ -1,0 +1,158 @@
+"""Switch AI-SQL on and off in one Spark session. Driver-side."""
+
+import functools
+import os
+import re
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from quail_spark.optimizer.errors import ConfigError, ModelError
+
+from .conf import PREFIX, SETTINGS, QuailConf
+from .engines import propagate
+from .sql import rewrite
+
+FUNCTIONS = ("ai_if", "ai_filter", "prompt")
+_STATE = "_quail_spark_before"  # on the session: the settings that `disable` restores
+_KEYWORDS = {re.sub(r"([A-Z])", r"_\1", s.name).replace(".", "_").lower(): s.name for s in SETTINGS}
+
+
+def enable(spark, model: str | None = None, **settings: Any):
+    """Make `spark` answer AI calls, in `spark.sql` texts and DataFrames; returns `spark`. May be called again.
+
+    `model`: a directory of safetensors, a GGUF file or a hub id; where neither this nor `spark.quail.model` is given,
+    the model that `quail-spark fetch-model` brought. `settings` are the other `spark.quail.*`, written as `on_error="null"`,
+    `engine_token_budget=8192`, `optimizer_enabled=False`; `spark.conf.set` changes them later.
+
+    Registers the functions `ai_if`, `ai_filter` and `prompt`, so that they also work in views and `expr()`. On a local
+    master Spark's Python workers are this interpreter unless $PYSPARK_PYTHON or spark.pyspark.python say otherwise.
+    With Spark Connect all works but the planner: AI calls run as UDFs.
+    Raises ConfigError for an unknown or bad setting, ModelError for a model that is not there (on a local master).
+    """
+    given = _named(settings | ({} if model is None else {"model": model}))
+    conf = QuailConf({**_quail_settings(spark), **given})
+    if _is_local(spark):
+        given |= _local_model(conf["model"])
+    if not hasattr(spark, _STATE):
+        setattr(spark, _STATE, {})
+    before = getattr(spark, _STATE)
+    for name, value in given.items():
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, value)
+    if is_connect(spark):
+        _register_connect(spark)
+    else:
+        _use_this_python(spark)
+        _register(spark)
+        propagate(spark)
+    _wrap_sql(spark)
+    _planner(spark, "install")
+    return spark
+
+
+def disable(spark) -> None:
+    """Undo `enable`: functions, settings, `spark.sql` and the planner are as before. Nothing happens without it."""
+    if not hasattr(spark, _STATE):
+        return
+    _planner(spark, "uninstall")
+    vars(spark).pop("sql", None)
+    for name, value in vars(spark).pop(_STATE).items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+    for name in FUNCTIONS:
+        spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
+
+
+def is_connect(spark) -> bool:
+    """Whether this is a session of Spark Connect, which has no JVM."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _named(settings: dict[str, Any]) -> dict[str, str]:
+    """Full names and text for keyword arguments."""
+    named = {}
+    for keyword, value in settings.items():
+        name = _KEYWORDS.get(keyword, keyword.removeprefix(PREFIX))
+        if name not in _KEYWORDS.values():
+            raise ConfigError(f"enable() got the setting {keyword!r}; accepted: {', '.join(_KEYWORDS)}")
+        named[PREFIX + name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return named
+
+
+def _quail_settings(spark) -> dict[str, str]:
+    return {name: value for name, value in spark.conf.getAll.items() if name.startswith(PREFIX)}
+
+
+def _is_local(spark) -> bool:
+    return not is_connect(spark) and spark.sparkContext.master.startswith("local")
+
+
+def _local_model(model: str) -> dict[str, str]:
+    """Check the model where driver and workers are one machine, and make a path independent of the working directory."""
+    from .models import default_model, looks_like_hub_id
+
+    if not model:
+        default_model()
+        return {}
+    path = os.path.expanduser(model)
+    if os.path.exists(path):
+        return {PREFIX + "model": os.path.abspath(path)}
+    if "://" not in model and not looks_like_hub_id(model):
+        raise ModelError(
+            f"the model {model!r} does not exist; accepted: a directory of safetensors, a GGUF file, a hub id "
+            "(owner/name), or nothing, after `quail-spark fetch-model`"
+        )
+    return {}
+
+
+def _use_this_python(spark) -> None:
+    said = os.environ.get("PYSPARK_PYTHON") or spark.sparkContext.getConf().get("spark.pyspark.python")
+    if _is_local(spark) and not said:
+        spark.sparkContext.pythonExec = sys.executable
+
+
+def _register(spark) -> None:
+    from pyspark.sql.udf import UserDefinedFunction
+
+    from .functions import ai_if_udf
+    from .jvm import new_instance
+
+    carrier = ai_if_udf()
+    udf = UserDefinedFunction(carrier.func, carrier.returnType, name="ai_if", evalType=carrier.evalType)
+    for name in ("ai_if", "ai_filter"):  # in plans both are ai_if
+        spark._jsparkSession.udf().registerPython(name, udf._judf)
+    registry = spark._jsparkSession.sessionState().functionRegistry()
+    registry.createOrReplaceTempFunction("prompt", new_instance(spark, "PromptBuilder"), "scala_udf")
+
+
+def _register_connect(spark) -> None:
+    """`prompt` can't be registered without the JVM: the front end writes out what it stands for."""
+    from .functions import ai_if_udf
+
+    for name in ("ai_if", "ai_filter"):
+        spark.udf.register(name, ai_if_udf())
+
+
+def _wrap_sql(spark) -> None:
+    if "sql" in vars(spark):
+        return
+    spark_sql, connect = spark.sql, is_connect(spark)
+
+    @functools.wraps(spark_sql)
+    def sql(sqlQuery, *args, **kwargs):
+        formatted = kwargs.keys() - {"args"}
+        text = rewrite(sqlQuery, inline_prompt=connect, formatted=formatted or None)
+        if text is not sqlQuery and not connect:
+            propagate(spark)
+        return spark_sql(text, *args, **kwargs)
+
+    spark.sql = sql
+
+
+def _planner(spark, action: str) -> None:
+    if not is_connect(spark) and find_spec("quail_spark.catalyst"):
+        getattr(import_module("quail_spark.catalyst"), action)(spark)
