@@ -11,6 +11,8 @@ from quail_spark.optimizer.errors import EngineError, RowError
 
 from .kv import KVNode, PagePool
 
+ROW_MULTIPLE = 16  # few distinct row counts: oneDNN compiles a product for each
+
 
 @dataclass
 class Segment:
@@ -30,7 +32,7 @@ class Segment:
 class Batch:
     """Packed rows. `order[i]`: which given segment is the i-th of the batch (those behind one parent lie together).
 
-    `tokens`, `positions` int64 [rows]; `keep_rows`, `keep_slots` int64 [kept]: rows whose K and V go to which pool
+    `tokens`, `positions` int64 [rows] (filled up to a multiple of ROW_MULTIPLE with rows that nobody attends to); `keep_rows`, `keep_slots` int64 [kept]: rows whose K and V go to which pool
     slots; `answer_rows` int64 [answers]; `answers[j]`: which answering segment, as given, row j of the logits is for.
     """
 
@@ -79,10 +81,8 @@ def pack(segments: Sequence[Segment], pool: PagePool, device: torch.device) -> B
     ragged = Ragged(starts, _groups([segments[i].parent for i in order]), answers)
     keeping = [(start, nodes[i]) for start, i in zip(starts, order, strict=False) if nodes[i] is not None]
     return Batch(
-        tokens=_join(
-            [torch.from_numpy(np.asarray(segments[i].tokens[: used[i]], dtype=np.int64)) for i in order], device
-        ),
-        positions=_join([_positions(segments[i], used[i]) for i in order], device),
+        tokens=_rows([torch.from_numpy(np.asarray(segments[i].tokens[: used[i]], np.int64)) for i in order], device),
+        positions=_rows([_positions(segments[i], used[i]) for i in order], device),
         keep_rows=_join([torch.arange(start, start + node.tokens) for start, node in keeping], device),
         keep_slots=_join([node.slots for _, node in keeping], device),
         answer_rows=torch.tensor([starts[place + 1] - 1 for place in answers], dtype=torch.int64, device=device),
@@ -117,6 +117,11 @@ def _groups(parents: list[KVNode | None]) -> list[PrefixGroup]:
 def _positions(segment: Segment, count: int) -> torch.Tensor:
     behind = segment.parent.length if segment.parent else 0
     return torch.arange(behind, behind + count)
+
+
+def _rows(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+    count = sum(map(len, parts))
+    return _join([*parts, torch.zeros(-count % ROW_MULTIPLE, dtype=torch.int64)], device)
 
 
 def _join(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -49,32 +49,26 @@ def load_decoder(directory: Path, device: torch.device, dtype: torch.dtype) -> D
 
 
 def _layer(tensors: "Tensors", facts: ModelFacts, index: int) -> Layer:
-    attention, mlp = f"model.layers.{index}.self_attn.", f"model.layers.{index}.mlp."
-    q, kv = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-    hidden, inner = facts.hidden, facts.intermediate
-    get, join = tensors.get, tensors.join
-    weights = {
-        "qkv": join(
-            [(f"{attention}{n}_proj.weight", (rows, hidden)) for n, rows in zip("qkv", (q, kv, kv), strict=True)]
-        ),
-        "o": get(f"{attention}o_proj.weight", (hidden, q)),
-        "gate_up": join([(f"{mlp}{n}_proj.weight", (inner, hidden)) for n in ("gate", "up")]),
-        "down": get(f"{mlp}down_proj.weight", (hidden, inner)),
-        "attention_norm": get(f"model.layers.{index}.input_layernorm.weight", (hidden,)),
-        "mlp_norm": get(f"model.layers.{index}.post_attention_layernorm.weight", (hidden,)),
-    }
-    if facts.qkv_bias:
-        weights["qkv_bias"] = join(
-            [(f"{attention}{n}_proj.bias", (rows,)) for n, rows in zip("qkv", (q, kv, kv), strict=True)]
-        )
-    if facts.o_bias:
-        weights["o_bias"] = get(f"{attention}o_proj.bias", (hidden,))
-    if facts.mlp_bias:
-        weights["gate_up_bias"] = join([(f"{mlp}{n}_proj.bias", (inner,)) for n in ("gate", "up")])
-        weights["down_bias"] = get(f"{mlp}down_proj.bias", (hidden,))
+    q, kv, hidden, inner = (
+        facts.heads * facts.head_dim,
+        facts.kv_heads * facts.head_dim,
+        facts.hidden,
+        facts.intermediate,
+    )
+    attention = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
+    mlp = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    biased = ("q", "k", "v") * facts.qkv_bias + ("o",) * facts.o_bias + tuple(mlp) * facts.mlp_bias
+    prefix, weights = f"model.layers.{index}.", {}
+    for part, shapes in (("self_attn", attention), ("mlp", mlp)):
+        for name, shape in shapes.items():
+            weights[name] = tensors.get(f"{prefix}{part}.{name}_proj.weight", shape)
+            if name in biased:
+                weights[f"{name}_bias"] = tensors.get(f"{prefix}{part}.{name}_proj.bias", shape[:1])
+    weights["attention_norm"] = tensors.get(f"{prefix}input_layernorm.weight", (hidden,))
+    weights["mlp_norm"] = tensors.get(f"{prefix}post_attention_layernorm.weight", (hidden,))
     if facts.qk_norm:
-        weights["q_norm"] = get(f"{attention}q_norm.weight", (facts.head_dim,))
-        weights["k_norm"] = get(f"{attention}k_norm.weight", (facts.head_dim,))
+        weights["q_norm"] = tensors.get(f"{prefix}self_attn.q_norm.weight", (facts.head_dim,))
+        weights["k_norm"] = tensors.get(f"{prefix}self_attn.k_norm.weight", (facts.head_dim,))
     return Layer(facts, weights, last=index == facts.layers - 1)
 
 
@@ -119,7 +113,3 @@ class Tensors:
                 f"{self.directory}: tensor {name!r} is {tensor.dtype}; accepted: float32, bfloat16, float16"
             )
         return tensor.to(self.device, self.dtype)
-
-    def join(self, parts: list[tuple[str, tuple[int, ...]]]) -> torch.Tensor:
-        """Several tensors stacked along the first dimension."""
-        return torch.cat([self.get(name, shape) for name, shape in parts])

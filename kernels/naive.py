@@ -43,7 +43,7 @@ def rms_norm(x, weight, eps):
 
 
 def rope(x, cos, sin):
-    """Rotary embedding of [rows, heads, dim] in float64, written as rotate-half."""
+    """Rotary embedding of [rows, heads, dim] as checkpoints spell it (rotate-half), `cos`, `sin` [rows, dim/2], in float64."""
     x = x.double()
     half = x.shape[-1] // 2
     rotated = torch.cat([-x[..., half:], x[..., :half]], -1)

@@ -27,6 +27,10 @@ class Ragged:
     answers: list[int]
 
     @property
+    def segments(self) -> int:
+        return len(self.starts) - 1
+
+    @property
     def rows(self) -> int:
         return self.starts[-1]
 

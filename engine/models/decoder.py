@@ -1,54 +1,57 @@
 """The forward pass of a dense decoder over packed rows: no padding, no token-by-token state.
 
-Between two attentions everything is row-wise, so a block of rows runs through O projection, MLP and the next layer's
-QKV projection while it is in the cache.
+Between two attentions everything is row-wise: a block of rows runs through O projection, MLP and the next layer's QKV
+projection while it is in the cache.
 """
 
 import torch
 from quail_spark.kernels.linear import GatedMLP, Linear
-from quail_spark.kernels.rows import qk_norm_rope, rms_norm, rope
+from quail_spark.kernels.rows import adjacent_pairs, qk_norm_rope, rms_norm, rope
 
 from ..batch import Batch
 from ..kv import PagePool
 from .facts import ModelFacts
 from .rope import rotary
 
-BLOCK_ROWS = 256
+# Rows that go through the row-wise layers together: on a CPU what the caches hold (256 was fastest of 32 … 1,024).
+BLOCK_ROWS = {"cpu": 256}
 
 
 class Layer:
-    """Weights of one layer, fused: Q, K, V in one product, gate and up in one. The last layer splits Q from K, V."""
+    """Weights of one layer, fused: Q, K, V in one product, gate and up in one. The last layer has Q apart from K, V.
+
+    Heads of Q and K, their biases and norms, have rotary pairs side by side (`adjacent_pairs`). Norms are float32.
+    """
 
     def __init__(self, facts: ModelFacts, weights: dict[str, torch.Tensor], last: bool):
-        """`weights` under short names: `qkv`, `qkv_bias`, `o`, `gate_up`, `down`, `attention_norm`, `mlp_norm`, …"""
-        get = weights.get
-        self.attention_norm, self.mlp_norm = weights["attention_norm"], weights["mlp_norm"]
-        self.q_norm, self.k_norm = get("q_norm"), get("k_norm")
-        bias = get("qkv_bias")
+        """`weights` as in the checkpoint, under short names: q, k, v, o, gate, up, down, q_bias, …, norms."""
+        get, dim = weights.get, facts.head_dim
+        self.attention_norm = weights["attention_norm"].float()
+        self.mlp_norm = weights["mlp_norm"].float()
+        self.q_norm = self.k_norm = None
+        if facts.qk_norm:
+            self.q_norm = adjacent_pairs(weights["q_norm"].float(), dim).expand(facts.heads, dim)
+            self.k_norm = adjacent_pairs(weights["k_norm"].float(), dim).expand(facts.kv_heads, dim)
+            self.qk_norm = torch.cat([self.q_norm, self.k_norm])
+        q, k = (adjacent_pairs(weights[name], dim) for name in "qk")
+        bias_q, bias_k = (adjacent_pairs(weights[f"{n}_bias"], dim) if facts.qkv_bias else None for n in "qk")
         if last:
-            width = facts.heads * facts.head_dim
-            self.q = Linear(weights["qkv"][:width], None if bias is None else bias[:width])
-            self.kv = Linear(weights["qkv"][width:], None if bias is None else bias[width:])
+            self.q = Linear(q, bias_q)
+            self.kv = Linear(torch.cat([k, weights["v"]]), _join(bias_k, get("v_bias")))
         else:
-            self.qkv = Linear(weights["qkv"], bias)
+            self.qkv = Linear(torch.cat([q, k, weights["v"]]), _join(bias_q, bias_k, get("v_bias")))
         self.o = Linear(weights["o"], get("o_bias"))
-        self.mlp = GatedMLP(weights["gate_up"], weights["down"], get("gate_up_bias"), get("down_bias"))
+        gate_up = torch.cat([weights["gate"], weights["up"]])
+        self.mlp = GatedMLP(gate_up, weights["down"], _join(get("gate_bias"), get("up_bias")), get("down_bias"))
 
 
 class Decoder:
     """A loaded model. `config` are its facts; `dtype` of weights, activations and KV."""
 
-    def __init__(
-        self,
-        facts: ModelFacts,
-        embedding: torch.Tensor,
-        layers: list[Layer],
-        final_norm: torch.Tensor,
-        head: torch.Tensor,
-    ):
+    def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head):
         """`embedding`, `head` [vocab, hidden] (one tensor when tied)."""
         self.config, self.layers = facts, layers
-        self.embedding, self.final_norm, self.head = embedding, final_norm, head
+        self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
         self.dtype, self.device = embedding.dtype, embedding.device
 
     def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor) -> torch.Tensor:
@@ -56,43 +59,69 @@ class Decoder:
 
         `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
         """
-        x = self.embedding[batch.tokens]
-        turn = rotary(self.config.rope, self.config.head_dim, batch.positions)
-        for index, layer in enumerate(self.layers[:-1]):
-            q, k, v = self._qkv(layer, x, turn)
-            self._keep(batch, pool, index, k, v)
-            mixed = batch.attention.attend(q, k, v, *pool.layer(index))
-            x = self._after_attention(layer, mixed.flatten(1), x)
-        x = self._last_layer(batch, pool, x, turn)
-        return rms_norm(x, self.final_norm, self.config.norm_eps).float() @ head_rows.T
+        c, layers = self.config, self.layers
+        turn = rotary(c.rope, c.head_dim, batch.positions)
+        blocks = self._blocks(len(batch.tokens))
+        x = [self.embedding[batch.tokens[b]] for b in blocks]
+        qkv = self._heads(len(batch.tokens), c.heads + 2 * c.kv_heads)
+        kv = self._heads(len(batch.tokens), 2 * c.kv_heads)
+        mixed = torch.zeros_like(qkv[:, : c.heads], memory_format=torch.contiguous_format)
+        for block, rows in zip(blocks, x, strict=True):
+            self._project(0, rows, turn[block], qkv[block], kv[block])
+        for index, layer in enumerate(layers[:-1]):
+            self._keep(batch, pool, index, qkv[:, c.heads :])
+            batch.attention.attend(qkv, c.heads, *pool.layer(index), mixed)
+            for i, block in enumerate(blocks):
+                x[i] = self._after_attention(layer, mixed[block].flatten(1), x[i])
+                self._project(index + 1, x[i], turn[block], qkv[block], kv[block])
+        self._keep(batch, pool, c.layers - 1, kv)
+        answers = self._answers(batch, pool, torch.cat(x)[batch.answer_rows], turn[batch.answer_rows], kv)
+        return rms_norm(answers, self.final_norm, c.norm_eps).float() @ head_rows.T
 
-    def _last_layer(self, batch: Batch, pool: PagePool, x, turn):
-        """K and V of all rows; Q, attention, O and MLP at the answer rows only."""
-        c, layer, rows = self.config, self.layers[-1], batch.answer_rows
+    def _project(self, index: int, x, turn, qkv, kv) -> None:
+        """Q, K, V of a block of rows into `qkv`, or for the last layer K, V into `kv`."""
+        c, layer = self.config, self.layers[index]
         normed = rms_norm(x, layer.attention_norm, c.norm_eps)
-        k, v = layer.kv(normed).unflatten(1, (2 * c.kv_heads, c.head_dim)).split(c.kv_heads, dim=1)
-        k = self._turned(k, layer.k_norm, turn)
-        self._keep(batch, pool, c.layers - 1, k, v)
-        q = layer.q(normed[rows]).unflatten(1, (c.heads, c.head_dim))
-        q = self._turned(q, layer.q_norm, tuple(t[rows] for t in turn))
-        mixed = batch.attention.attend_last(q, k, v, *pool.layer(c.layers - 1))
-        return self._after_attention(layer, mixed.flatten(1), x[rows])
+        if index < c.layers - 1:
+            self._turned(layer.qkv(normed), c.heads + c.kv_heads, layer.qk_norm if c.qk_norm else None, turn, qkv)
+        else:
+            self._turned(layer.kv(normed), c.kv_heads, layer.k_norm, turn, kv)
 
-    def _qkv(self, layer: Layer, x, turn):
-        c = self.config
-        qkv = layer.qkv(rms_norm(x, layer.attention_norm, c.norm_eps)).unflatten(1, (-1, c.head_dim))
-        q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), dim=1)
-        return self._turned(q, layer.q_norm, turn), self._turned(k, layer.k_norm, turn), v
+    def _answers(self, batch: Batch, pool: PagePool, x, turn, kv) -> torch.Tensor:
+        """The last layer at the answer rows: `x` [answers, hidden] → its output there."""
+        c, layer = self.config, self.layers[-1]
+        q = self._heads(len(x), c.heads)
+        self._turned(layer.q(rms_norm(x, layer.attention_norm, c.norm_eps)), c.heads, layer.q_norm, turn, q)
+        mixed = batch.attention.attend_last(q, kv, *pool.layer(c.layers - 1))
+        return self._after_attention(layer, mixed.flatten(1), x)
 
-    def _turned(self, x, norm, turn):
-        return rope(x, *turn) if norm is None else qk_norm_rope(x, norm, self.config.norm_eps, *turn)
+    def _turned(self, flat, turned_heads: int, norm, turn, out) -> None:
+        """Split `flat` [rows, heads · head_dim] into heads; norm and rotate the first `turned_heads`, copy the rest."""
+        heads = flat.unflatten(1, (-1, self.config.head_dim))
+        if norm is None:
+            rope(heads[:, :turned_heads], turn, out[:, :turned_heads])
+        else:
+            qk_norm_rope(heads[:, :turned_heads], norm, self.config.norm_eps, turn, out[:, :turned_heads])
+        out[:, turned_heads:] = heads[:, turned_heads:]
 
-    def _after_attention(self, layer: Layer, mixed, x):
+    def _after_attention(self, layer: Layer, mixed, x) -> torch.Tensor:
         x = layer.o.plus(mixed, x)
         return layer.mlp.plus(rms_norm(x, layer.mlp_norm, self.config.norm_eps), x)
 
-    def _keep(self, batch: Batch, pool: PagePool, index: int, k, v):
+    def _keep(self, batch: Batch, pool: PagePool, index: int, kv) -> None:
+        """Write the kept rows of `kv` [rows, 2·kv_heads, head_dim] into their slots."""
         if len(batch.keep_rows):
-            keys, values = pool.layer(index)
-            keys[batch.keep_slots] = k[batch.keep_rows]
-            values[batch.keep_slots] = v[batch.keep_rows]
+            kept = kv[batch.keep_rows]
+            for target, part in zip(pool.layer(index), kept.chunk(2, dim=1), strict=True):
+                target.index_copy_(0, batch.keep_slots, part)
+
+    def _heads(self, rows: int, heads: int) -> torch.Tensor:
+        return torch.empty(rows, heads, self.config.head_dim, dtype=self.dtype, device=self.device)
+
+    def _blocks(self, rows: int) -> list[slice]:
+        size = BLOCK_ROWS.get(self.device.type, rows)
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def _join(*parts: torch.Tensor | None) -> torch.Tensor | None:
+    return None if parts[0] is None else torch.cat(parts)

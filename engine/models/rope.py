@@ -31,11 +31,11 @@ def read_rope(hf, family: str) -> Rope:
     return Rope(kind, float(parameters["rope_theta"]), parameters)
 
 
-def rotary(rope: Rope, head_dim: int, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, float32 [rows, head_dim/2], for int64 `positions` [rows]."""
+def rotary(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
+    """magnitude · e^(i · angle), complex64 [rows, head_dim/2], for int64 `positions` [rows]."""
     frequencies, magnitude = FREQUENCIES[rope.kind](rope, head_dim)
     angles = positions.float()[:, None] * frequencies.to(positions.device)
-    return angles.cos() * magnitude, angles.sin() * magnitude
+    return torch.polar(torch.full_like(angles, magnitude), angles)
 
 
 def _plain(rope: Rope, dim: int):
