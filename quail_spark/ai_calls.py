@@ -1,0 +1,49 @@
+"""Recognise AI calls in Catalyst expressions. Driver-side."""
+
+from dataclasses import dataclass
+
+from quail_spark.optimizer.options import CallOptions, parse_options
+from quail_spark.optimizer.template import check_arguments, placeholders
+
+from .scala import Catalyst, JavaObject, items, kind
+
+
+@dataclass(frozen=True)
+class AiCall:
+    """`ai_if(named_struct('template', …, 'args', array(…)), options)` with a literal template."""
+
+    expression: JavaObject
+    template: str
+    arguments: tuple[JavaObject, ...]
+    options: CallOptions
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the arguments the template uses, by first use."""
+        return placeholders(self.template)
+
+
+def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
+    """The call this expression is, or None: not an AI call, or one whose prompt is not spelled out in the plan.
+
+    Raises PromptError and ConfigError for a call that can't be right.
+    """
+    if kind(expression) != "PythonUDF" or expression.name() != "ai_if":
+        return None
+    prompt, *options = items(expression.children())
+    if kind(prompt) != "CreateNamedStruct":
+        return None
+    _, template, _, arguments = items(prompt.children())
+    if kind(template) != "Literal" or template.value() is None or kind(arguments) != "CreateArray":
+        return None
+    text = str(template.value())
+    values = tuple(items(arguments.children()))
+    check_arguments(text, len(values))
+    return AiCall(expression, text, values, parse_options(_options(catalyst, options[0]) if options else {}))
+
+
+def _options(catalyst: Catalyst, expression: JavaObject) -> dict[str, str]:
+    """A foldable map as a dictionary of text."""
+    data = catalyst.cast_to_text_map(expression).eval(None)
+    keys, values = data.keyArray(), data.valueArray()
+    return {str(keys.getUTF8String(i)): str(values.getUTF8String(i)) for i in range(data.numElements())}

@@ -1,0 +1,143 @@
+"""The planner in Catalyst: a rule in the session's optimizer that hands plans with AI calls to Python. Driver-side.
+
+The rule runs once per query, after Spark pushed predicates down and pruned columns (its PreCBO batch). It reaches every
+session of the JVM, since extensions are shared, but acts only for sessions that were enabled.
+"""
+
+import logging
+import threading
+from weakref import WeakKeyDictionary
+
+from quail_spark.optimizer.errors import QuailError
+
+from .conf import QuailConf
+from .jvm import new_instance
+from .plan_filter import plan_filter
+from .plan_join import plan_join
+from .planning import NotPlanned, Planning
+from .scala import Catalyst, JavaObject, items, kind
+
+RULES = {"Filter": plan_filter, "Join": plan_join}
+
+_log = logging.getLogger(__name__)
+_bridges: WeakKeyDictionary = WeakKeyDictionary()  # py4j gateway -> _Bridge
+_lock = threading.Lock()
+
+
+def install(spark) -> None:
+    """Plan the AI calls of this session (classic Spark). Idempotent."""
+    gateway = spark.sparkContext._gateway
+    with _lock:
+        if gateway not in _bridges:
+            _bridges[gateway] = _Bridge(spark)
+        _bridges[gateway].sessions.add(spark._jsparkSession)
+        _bridges[gateway].attach(spark)
+
+
+def uninstall(spark) -> None:
+    """Leave this session's AI calls to the UDF."""
+    bridge = _bridges.get(spark.sparkContext._gateway)
+    if bridge is not None:
+        bridge.sessions.remove(spark._jsparkSession)
+
+
+class _Bridge:
+    """What one driver JVM needs once: the callback, the enabled sessions, the rule's builder."""
+
+    def __init__(self, spark):
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        gateway = spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)
+        java_util = gateway.jvm.java.util
+        self.sessions = java_util.Collections.newSetFromMap(java_util.WeakHashMap())
+        self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), self.sessions)
+        self._contexts: list[JavaObject] = []
+
+    def attach(self, spark) -> None:
+        """Add the rule to the session's extensions, which new sessions of the same context share."""
+        extensions = spark._jsparkSession.extensions()
+        if not any(extensions.equals(known) for known in self._contexts):
+            extensions.injectPreCBORule(self.builder)
+            self._contexts.append(extensions)
+
+
+class _Callback:
+    """`java.util.function.Function` from [session, plan] to a plan."""
+
+    def __init__(self, gateway):
+        self._gateway = gateway
+
+    def apply(self, arguments: JavaObject) -> JavaObject:
+        """Called by PlanRule in the thread that plans the query."""
+        session, plan = arguments[0], arguments[1]
+        return plan_query(_bridges[self._gateway].builder, _PlanningSession(session, self._gateway), plan)
+
+    class Java:
+        implements = ("java.util.function.Function",)
+
+
+class _PlanningSession:
+    """The parts of a SparkSession that planning needs, for whichever session the query runs in."""
+
+    def __init__(self, jsession: JavaObject, gateway):
+        from pyspark import SparkContext
+
+        self._jsparkSession = jsession
+        self._jvm = gateway.jvm
+        self.sparkContext = SparkContext._active_spark_context
+
+    def settings(self) -> QuailConf:
+        """The session's `spark.quail.*`."""
+        confs = self._jsparkSession.sessionState().conf().getAllConfs()
+        names = [name for name in items(confs.keys().toSeq()) if name.startswith("spark.quail.")]
+        return QuailConf({name: confs.apply(name) for name in names})
+
+
+def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject) -> JavaObject:
+    """The plan with AI operators where a rule applies; the same plan when planning is off or fails.
+
+    Raises QuailError for a call that can't be right (a placeholder without an argument, an unknown option).
+    """
+    conf = session.settings()
+    if not conf["optimizer.enabled"]:
+        return plan
+    planning = Planning(Catalyst(session), builder, conf)
+    try:
+        return rewrite(planning, plan, None)
+    except QuailError:
+        raise
+    except Exception:
+        if conf["optimizer.strict"]:
+            raise
+        _log.warning("AI calls of a query run as plain UDFs because planning failed", exc_info=True)
+        return plan
+
+
+def rewrite(planning: Planning, plan: JavaObject, required: set[int] | None) -> JavaObject:
+    """Apply the rules bottom-up. `required`: ids of the attributes that are read above `plan` (None: all)."""
+    if not planning.mentions_ai(plan):
+        return plan
+    below = _required_below(planning, plan, required)
+    children = items(plan.children())
+    rewritten = [rewrite(planning, child, below) for child in children]
+    if any(new is not old for new, old in zip(rewritten, children, strict=True)):
+        plan = plan.withNewChildren(planning.catalyst.seq(rewritten))
+    rule = RULES.get(kind(plan))
+    if rule is None:
+        return plan
+    try:
+        return rule(planning, plan, required)
+    except NotPlanned as reason:
+        planning.note(str(reason))
+        return plan
+
+
+def _required_below(planning: Planning, plan: JavaObject, required: set[int] | None) -> set[int] | None:
+    """Project and Aggregate say what they read; Filter and Join add to what is read above; others read all."""
+    own = planning.references(items(plan.expressions()))
+    if kind(plan) in ("Project", "Aggregate"):
+        return own
+    if kind(plan) in ("Filter", "Join") and required is not None:
+        return required | own
+    return None

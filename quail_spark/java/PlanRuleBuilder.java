@@ -1,0 +1,29 @@
+package org.quailspark;
+
+import java.util.Set;
+import java.util.function.Function;
+import scala.runtime.AbstractFunction1;
+
+/** SparkSession => PlanRule, as SparkSessionExtensions wants it. */
+public class PlanRuleBuilder extends AbstractFunction1 {
+  private final Function planner;
+  private final Set sessions;
+
+  public PlanRuleBuilder(Function planner, Set sessions) {
+    this.planner = planner;
+    this.sessions = sessions;
+  }
+
+  public Object apply(Object session) {
+    return new PlanRule(planner, sessions, session);
+  }
+
+  /** The same test that guards the rule, for the planner's walk. */
+  public boolean mentionsAi(Object plan) {
+    return PlanRule.mentionsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+  }
+
+  public boolean callsAi(Object expression) {
+    return PlanRule.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
+  }
+}

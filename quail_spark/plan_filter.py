@@ -1,0 +1,56 @@
+"""AI filters on one relation become one MapInArrow: relational predicates first, then all AI predicates together."""
+
+from functools import partial
+
+from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
+
+from .ai_calls import AiCall, ai_call
+from .operators import RowColumns, run_filter
+from .planning import Planning, operator_name, restore
+from .scala import JavaObject, conjuncts, items
+
+
+def plan_filter(planning: Planning, node: JavaObject, required: set[int] | None) -> JavaObject:
+    """Replace a Filter with AI conjuncts. `required`: ids of the attributes that the plan above reads (None: all)."""
+    relational, calls, rest = [], [], []
+    for condition in conjuncts(node.condition()):
+        if not planning.calls_ai(condition):
+            relational.append(condition)
+        elif (call := ai_call(planning.catalyst, condition)) is not None:
+            calls.append(call)
+        else:
+            rest.append(condition)
+    if not calls:
+        return node
+    if rest:
+        planning.note(f"{len(rest)} condition(s) with an AI call inside OR, NOT, CASE or another expression")
+        required = None if required is None else required | planning.references(rest)
+    child = planning.catalyst.filter(relational, node.child())
+    return planning.catalyst.filter(rest, ai_filter(planning, calls, child, required))
+
+
+def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, required: set[int] | None) -> JavaObject:
+    """Rows of `child` for which every call is TRUE."""
+    kept = [a for a in items(child.output()) if required is None or a.exprId().id() in required]
+    planning.check_arrow_types(kept)
+    columns = planning.input_columns()
+    for attribute in kept:
+        columns.add(attribute, f"c{len(columns)}")
+    predicates = tuple(
+        Predicate(
+            call.template,
+            tuple(Argument(columns.text(argument)) for argument in call.arguments),
+            selectivity=call.options.selectivity,
+        )
+        for call in calls
+    )
+    spec = OperatorSpec(operator_name("filter", predicates), "filter", predicates, planning.layout)
+    rows = RowColumns(texts=tuple(columns.text_names), kept=tuple(columns.names[: len(kept)]))
+    source = planning.catalyst.project(columns.expressions, child)
+    outputs = [(name, attribute.dataType()) for name, attribute in zip(rows.kept, kept, strict=True)]
+    if not outputs:
+        outputs = [("n", planning.boolean_type)]
+    function = partial(run_filter, spec.to_json(), rows)
+    operator, fresh = planning.catalyst.map_in_arrow(function, "AIFilter", outputs, source)
+    planning.operators.append(spec)
+    return restore(planning.catalyst, operator, fresh, kept)

@@ -1,0 +1,117 @@
+"""What the planner's rules share: settings of the query, the columns that go into an operator, what was decided."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from quail_spark.optimizer.plan import OperatorSpec, Predicate
+
+from .conf import QuailConf
+from .scala import Catalyst, JavaObject, items
+
+
+class NotPlanned(Exception):
+    """Internal: this shape is left to the UDF, for the reason given."""
+
+
+@dataclass
+class InputColumns:
+    """Columns of the Project below an operator: kept attributes, and texts of arguments (each distinct one once)."""
+
+    catalyst: Catalyst
+    prefix: str = ""
+    names: list[str] = field(default_factory=list)
+    expressions: list[JavaObject] = field(default_factory=list)
+    text_names: list[str] = field(default_factory=list)
+    _texts: list[JavaObject] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, expression: JavaObject, name: str) -> str:
+        """Append a column."""
+        self.names.append(name)
+        self.expressions.append(self.catalyst.alias(expression, name))
+        return name
+
+    def text(self, argument: JavaObject) -> int:
+        """Index among the text columns of this argument's value, added when it is new."""
+        for index, known in enumerate(self._texts):
+            if known.semanticEquals(argument):
+                return index
+        kept = [n for n, e in zip(self.names, self.expressions, strict=True) if e.child().semanticEquals(argument)]
+        self._texts.append(argument)
+        self.text_names.append(kept[0] if kept else self.add(argument, f"{self.prefix}t{len(self._texts) - 1}"))
+        return len(self._texts) - 1
+
+
+@dataclass
+class Planning:
+    """One run of the planner over one plan."""
+
+    catalyst: Catalyst
+    builder: JavaObject
+    conf: QuailConf
+    operators: list[OperatorSpec] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def layout(self) -> str:
+        """Prompt layout of this query."""
+        return self.conf["prompt.layout"]
+
+    @property
+    def boolean_type(self) -> JavaObject:
+        """Spark's BOOLEAN."""
+        return self.catalyst.spark._jsparkSession.parseDataType('"boolean"')
+
+    @property
+    def long_type(self) -> JavaObject:
+        """Spark's BIGINT."""
+        return self.catalyst.spark._jsparkSession.parseDataType('"long"')
+
+    def input_columns(self, prefix: str = "") -> InputColumns:
+        """No columns yet; the names of added texts start with `prefix`."""
+        return InputColumns(self.catalyst, prefix)
+
+    def calls_ai(self, expression: JavaObject) -> bool:
+        """Whether an AI call stands in this expression."""
+        return self.builder.callsAi(expression)
+
+    def mentions_ai(self, plan: JavaObject) -> bool:
+        """Whether an AI call stands in this plan or below."""
+        return self.builder.mentionsAi(plan)
+
+    def note(self, reason: str) -> None:
+        """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
+        self.reasons.append(reason)
+
+    def references(self, expressions: list[JavaObject]) -> set[int]:
+        """Ids of the attributes that these expressions read."""
+        return {a.exprId().id() for e in expressions for a in items(e.references().toSeq())}
+
+    def check_arrow_types(self, attributes: list[JavaObject]) -> None:
+        """Raise NotPlanned when a column can't cross to Python as Arrow."""
+        from pyspark.sql.pandas.types import to_arrow_type
+        from pyspark.sql.types import UserDefinedType, _parse_datatype_json_string
+
+        for attribute in attributes:
+            try:
+                data_type = _parse_datatype_json_string(attribute.dataType().json())
+                if isinstance(data_type, UserDefinedType):
+                    raise TypeError(data_type)
+                to_arrow_type(data_type)
+            except Exception:
+                raise NotPlanned(
+                    f"column {attribute.name()} of type {attribute.dataType().sql()} can't cross to Python as Arrow"
+                ) from None
+
+
+def operator_name(kind: str, predicates: tuple[Predicate, ...], *also: object) -> str:
+    """A name that is equal for equal operators, so that reports and pass rates of a repeated query meet."""
+    return f"{kind}-{hashlib.blake2b(repr((predicates, also)).encode(), digest_size=4).hexdigest()}"
+
+
+def restore(catalyst: Catalyst, operator: JavaObject, fresh: list[JavaObject], like: list[JavaObject]) -> JavaObject:
+    """The operator's columns under the names and ids that the plan above knows."""
+    pairs = zip(fresh[: len(like)], like, strict=True)
+    return catalyst.project([catalyst.alias(new, old.name(), old) for new, old in pairs], operator)

@@ -1,0 +1,147 @@
+"""Catalyst objects from Python: the few constructors and conversions the planner needs. Driver-side."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+JavaObject = Any
+
+
+def items(seq: JavaObject) -> list[JavaObject]:
+    """A Scala Seq (or AttributeSet's `toSeq()`) as a Python list."""
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def kind(node: JavaObject) -> str:
+    """Simple class name of a plan or expression, such as `Filter` or `PythonUDF`."""
+    return node.getClass().getSimpleName()
+
+
+def conjuncts(condition: JavaObject) -> list[JavaObject]:
+    """The operands of a tree of ANDs, left to right."""
+    if kind(condition) == "And":
+        return conjuncts(condition.left()) + conjuncts(condition.right())
+    return [condition]
+
+
+class Catalyst:
+    """Builds Catalyst nodes through the gateway of one driver."""
+
+    def __init__(self, spark):
+        self.spark = spark
+        self.jvm = spark._jvm
+        self._catalyst = spark._jvm.org.apache.spark.sql.catalyst
+        self._expressions = self._catalyst.expressions
+        self._logical = self._catalyst.plans.logical
+
+    def seq(self, values: Iterable[JavaObject]) -> JavaObject:
+        """An immutable Scala Seq."""
+        array = self.jvm.java.util.ArrayList()
+        for value in values:
+            array.add(value)
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
+
+    def option(self, value: JavaObject | None) -> JavaObject:
+        """Scala's Some or None."""
+        return self.jvm.scala.Option.apply(value)
+
+    def module(self, name: str) -> JavaObject:
+        """A Scala object below `org.apache.spark.sql.catalyst`, such as `plans.Inner`."""
+        return getattr(getattr(self.jvm, f"org.apache.spark.sql.catalyst.{name}$"), "MODULE$")
+
+    def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
+        """`expression AS name`; with `like`, under the id, qualifier and metadata of that attribute."""
+        expr_id = like.exprId() if like is not None else self.module("expressions.NamedExpression").newExprId()
+        qualifier = like.qualifier() if like is not None else self.seq([])
+        metadata = self.option(like.metadata()) if like is not None else self.option(None)
+        return self._expressions.Alias(expression, name, expr_id, qualifier, metadata, self.seq([]))
+
+    def project(self, expressions: list[JavaObject], child: JavaObject) -> JavaObject:
+        """SELECT expressions FROM child."""
+        return self._logical.Project(self.seq(expressions), child)
+
+    def filter(self, conditions: list[JavaObject], child: JavaObject) -> JavaObject:
+        """WHERE c1 AND c2 …; the child itself without conditions."""
+        return self._logical.Filter(self.conjunction(conditions), child) if conditions else child
+
+    def conjunction(self, conditions: list[JavaObject]) -> JavaObject:
+        """c1 AND c2 … (at least one)."""
+        whole = conditions[0]
+        for condition in conditions[1:]:
+            whole = self._expressions.And(whole, condition)
+        return whole
+
+    def equal(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        """left = right."""
+        return self._expressions.EqualTo(left, right)
+
+    def array_of_structs(self, fields: list[tuple[str, JavaObject]]) -> JavaObject:
+        """The type ARRAY<STRUCT<name: type, …>>."""
+        struct = ", ".join(
+            f'{{"name": "{n}", "type": {t.json()}, "nullable": true, "metadata": {{}}}}' for n, t in fields
+        )
+        element = f'{{"type": "struct", "fields": [{struct}]}}'
+        return self.spark._jsparkSession.parseDataType(
+            f'{{"type": "array", "elementType": {element}, "containsNull": true}}'
+        )
+
+    def cast_to_text_map(self, expression: JavaObject) -> JavaObject:
+        """`CAST(expression AS MAP<STRING, STRING>)`."""
+        data_type = self.spark._jsparkSession.parseDataType('"string"')
+        text_map = self.jvm.org.apache.spark.sql.types.MapType(data_type, data_type, True)
+        utc = self.option("UTC")
+        return self._expressions.Cast(expression, text_map, utc, self.module("expressions.EvalMode").LEGACY())
+
+    def sort_within_partitions(self, keys: list[JavaObject], child: JavaObject) -> JavaObject:
+        """A local sort, ascending."""
+        ascending = self.module("expressions.Ascending")
+        orders = [
+            self._expressions.SortOrder(key, ascending, ascending.defaultNullOrdering(), self.seq([])) for key in keys
+        ]
+        sort = self._logical.Sort
+        try:
+            return sort(self.seq(orders), False, child, self.option(None))
+        except Exception:  # Spark 4.0 has no hint
+            return sort(self.seq(orders), False, child)
+
+    def one_partition(self, child: JavaObject) -> JavaObject:
+        """All rows in one partition, by a shuffle (so that the work below keeps its parallelism)."""
+        return self._logical.Repartition(1, True, child)
+
+    def inner_join_broadcasting_right(
+        self, left: JavaObject, right: JavaObject, conditions: list[JavaObject]
+    ) -> JavaObject:
+        """An inner join whose right side is broadcast, so each left row's matches are adjacent."""
+        broadcast = self.module("plans.logical.BROADCAST")
+        hint = self._logical.JoinHint(self.option(None), self.option(self._logical.HintInfo(self.option(broadcast))))
+        condition = self.option(self.conjunction(conditions) if conditions else None)
+        return self._logical.Join(left, right, self.module("plans.Inner"), condition, hint)
+
+    def map_in_arrow(self, function: Callable, name: str, output: list[tuple[str, JavaObject]], child: JavaObject):
+        """A MapInArrow node and its output attributes. `output` gives the columns' names and Catalyst types.
+
+        `function` maps an iterator of pyarrow.RecordBatch to one; it must pickle to the same bytes for the same plan,
+        so that Spark can reuse exchanges. All columns of `child` (unique names) are its input.
+        """
+        from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+        from pyspark.sql.udf import _wrap_function
+        from pyspark.util import PythonEvalType
+
+        schema = StructType([StructField(n, _parse_datatype_json_string(t.json()), True) for n, t in output])
+        udf = self.jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction(
+            name,
+            _wrap_function(self.spark.sparkContext, function, schema),
+            self.spark._jsparkSession.parseDataType(schema.json()),
+            PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+            True,
+        )
+        expression = udf.builder(child.output())
+        attributes = [self.attribute(n, t) for n, t in output]
+        node = self._logical.MapInArrow(expression, self.seq(attributes), child, False, self.option(None))
+        return node, attributes
+
+    def attribute(self, name: str, data_type: JavaObject) -> JavaObject:
+        """A fresh nullable attribute."""
+        expressions = self._expressions
+        empty = getattr(getattr(self.jvm, "org.apache.spark.sql.types.Metadata$"), "MODULE$").empty()
+        expr_id = self.module("expressions.NamedExpression").newExprId()
+        return expressions.AttributeReference(name, data_type, True, empty, expr_id, self.seq([]))
