@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-LEAST_SHARED = 16  # a shared run of fewer tokens is not worth a node of its own
+LEAST_SHARED = 16  # a shared run of fewer tokens is not worth a node of its own,
+LEAST_SAVED = 64  # nor one that saves fewer tokens in all: its children wait for it, in a later forward pass
 
 
 @dataclass(eq=False, slots=True)
@@ -45,11 +46,11 @@ class Node:
         return self.start + len(self.tokens)
 
 
-def build(paths: Sequence[Path], least: int = LEAST_SHARED) -> list[Node]:
+def build(paths: Sequence[Path], least: int = LEAST_SHARED, least_saved: int = LEAST_SAVED) -> list[Node]:
     """The roots of the tree. Every path ends in a leaf of its own with at least one token.
 
     Paths are taken in token order, so that each shares with its predecessor what it shares with any before. A node is
-    made where at least `least` tokens are shared, and at every mark.
+    made where at least `least` tokens are shared and `least_saved` saved, and at every mark.
     """
     roots: list[Node] = []
     spine: list[Node] = []  # the nodes of the preceding path, root first
@@ -63,7 +64,7 @@ def build(paths: Sequence[Path], least: int = LEAST_SHARED) -> list[Node]:
             (spine[-1].children if spine else roots).append(node)
             spine.append(node)
         preceding = path
-    return roots
+    return _worth_their_while(roots, least_saved)
 
 
 def shared_length(a: Path, b: Path) -> int:
@@ -121,3 +122,26 @@ def _branch(path: Path, depth: int) -> list[Node]:
         node.marks = [name for mark, name in path.marks if mark == node.end]
     nodes[-1].leaf = path.name
     return nodes
+
+
+def _worth_their_while(roots: list[Node], least_saved: int) -> list[Node]:
+    """The tree without nodes that save too little; their children take over their tokens."""
+    top = Node(np.empty(0, np.int32), 0, roots)
+    work = [top]
+    while work:
+        parent = work.pop()
+        open_, parent.children = parent.children[::-1], []
+        while open_:
+            node = open_.pop()
+            saved = len(node.tokens) * (len(node.children) - 1)
+            if node.leaf is None and not node.marks and saved < least_saved:
+                open_ += [_joined(node, child) for child in reversed(node.children)]
+            else:
+                parent.children.append(node)
+        work += parent.children
+    return top.children
+
+
+def _joined(node: Node, child: Node) -> Node:
+    tokens = np.concatenate([node.tokens, child.tokens])
+    return Node(tokens, node.start, child.children, child.leaf, child.marks)

@@ -59,7 +59,7 @@ def test_each_distinct_prefix_is_computed_once(seed):
     paths = random_paths(rng, 40)
     # whole sequences as one part: parts of differing shape may hide what crosses their bounds
     paths = [Path((np.concatenate(path.parts),), name=path.name) for path in paths]
-    tokens = sum(len(node.tokens) for _, node in walk(build(paths, least=1)))
+    tokens = sum(len(node.tokens) for _, node in walk(build(paths, least=1, least_saved=0)))
     assert tokens == shareable_prefixes(paths)
 
 
@@ -88,12 +88,18 @@ def test_a_node_ends_at_every_mark(seed):
     assert marked.keys() == wanted
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_node_without_marks_saves_enough(seed):
+    for _, node in walk(build(random_paths(random.Random(seed), 40), least=4, least_saved=30)):
+        assert node.leaf is not None or len(node.tokens) * (len(node.children) - 1) >= 30
+
+
 def test_extensions_form_a_chain():
-    trace = np.arange(100, dtype=np.int32)
+    trace = np.arange(500, dtype=np.int32)
     tail = np.array([900, 901], np.int32)
-    paths = [Path((trace[:size], tail), name=size) for size in (80, 20, 60, 40, 100)]
+    paths = [Path((trace[:size], tail), name=size) for size in (400, 100, 300, 200, 500)]
     nodes = build(paths)
-    assert sum(len(node.tokens) for _, node in walk(nodes)) == 100 + 5 * 2
+    assert sum(len(node.tokens) for _, node in walk(nodes)) == 500 + 5 * 2
     assert len(nodes) == 1
 
 

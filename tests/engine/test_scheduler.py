@@ -68,7 +68,7 @@ def test_every_leaf_is_computed(budget, pages, seed):
     rng = random.Random(seed)
     runner = Bookkeeper(pages, page_size=5)
     paths = random_paths(rng, 40, marks=seed % 2 == 1)
-    outcome = Scheduler(runner, budget).run([Task(node) for node in build(paths, least=8)])
+    outcome = Scheduler(runner, budget).run([Task(node) for node in build(paths, 8, 0)])
     check(outcome, paths, runner)
     if pages == 10_000:
         assert max(runner.passes) <= budget and outcome.recomputed_tokens == 0
@@ -86,7 +86,7 @@ def test_trees_behind_kept_kv(pages, seed):
     scheduler = Scheduler(runner, 64)
     _, (root,) = runner.run([Segment(np.arange(100, 150, dtype=np.int32), keep=50, answer=False)])
     paths = random_paths(rng, 30, marks=False)
-    outcome = scheduler.run([Task(node, root) for node in build(paths, least=8)])
+    outcome = scheduler.run([Task(node, root) for node in build(paths, 8, 0)])
     for path in paths:
         assert outcome.logits[path.name] == hash((*range(100, 150), *path.parts[0].tolist())) % 9973
     root.release()
@@ -100,7 +100,7 @@ def test_an_error_releases_everything(pages):
         runner.fails_at = fails_at
         paths = random_paths(random.Random(3), 40, marks=True)
         try:
-            outcome = Scheduler(runner, 40).run([Task(node) for node in build(paths, least=8)])
+            outcome = Scheduler(runner, 40).run([Task(node) for node in build(paths, 8, 0)])
         except RuntimeError:
             assert runner.held() == 0
         else:
@@ -115,7 +115,7 @@ def test_a_chain_deeper_than_the_recursion_limit():
     text = np.arange(20_000, dtype=np.int32)
     paths = [Path((text[: 16 * i], np.array([-1], np.int32)), name=i) for i in range(1, 1100)]
     runner = Bookkeeper(20_000, page_size=5)
-    outcome = Scheduler(runner, 4096).run([Task(node) for node in build(paths)])
+    outcome = Scheduler(runner, 4096).run([Task(node) for node in build(paths, 8, 0)])
     assert len(outcome.logits) == len(paths) and outcome.fresh_tokens == 16 * 1099 + 1099
     assert runner.held() == 0
 

@@ -121,7 +121,7 @@ def test_a_vocabulary_that_cannot_spell_its_control_tokens_is_refused():
 
 
 def test_a_directory_without_tokenizer_is_one_clear_error(tmp_path):
-    with pytest.raises(ModelError, match="tokenizer in .* can't be loaded"):
+    with pytest.raises(ModelError, match=r"tokenizer in .* can't be loaded"):
         Tokens.load(tmp_path)
 
 
