@@ -5,11 +5,13 @@ Works on tokens, so strings, comments and quoted names are never touched, and th
 
 import re
 from collections.abc import Collection
+from functools import partial
 
 from quail_spark.optimizer.errors import SqlError
 
+from .anchors import anchor_text
 from .sql_options import options_sql
-from .sql_template import Edit, apply_edits, column_sql, read_literal
+from .sql_template import ColumnName, Edit, apply_edits, column_sql, read_literal, split_name
 from .sql_tokens import Range, Tokens, tokenize
 
 SUPPORTED = (("AI", "IF"), ("AI_IF",), ("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))
@@ -85,11 +87,20 @@ def _call_edits(
         )
     edits = [(tokens[first].start, tokens[opening - 1].end, "ai_if")]
     edits.append((tokens[arguments[0][0]].start, tokens[prompt].end, "named_struct" if inline_prompt else "prompt"))
-    edits += _prompt_edits(tokens, prompt + 1, inline_prompt, formatted)
+    prompt_edits, columns = _prompt_edits(tokens, prompt + 1, inline_prompt, formatted)
+    edits += prompt_edits
     if len(arguments) == 2:
         span = arguments[1]
-        edits.append((tokens[span[0]].start, tokens[span[1] - 1].end, options_sql(tokens, span)))
+        text = options_sql(tokens, span, partial(_anchor_numbers, columns))
+        edits.append((tokens[span[0]].start, tokens[span[1] - 1].end, text))
     return edits
+
+
+def _anchor_numbers(columns: list[ColumnName | None], anchor: str) -> str | None:
+    """The numbers of the arguments that are columns of the table `anchor`, or that column; None when none is."""
+    wanted = [part.lower() for part in split_name(anchor)]
+    found = [n for n, name in enumerate(columns) if name and [p.lower() for p in name[: len(wanted)]] == wanted]
+    return anchor_text(found) if wanted and found else None
 
 
 def _prompt_word(tokens: Tokens, span: Range) -> int | None:
@@ -101,7 +112,10 @@ def _prompt_word(tokens: Tokens, span: Range) -> int | None:
     return first if is_call and tokens[first + 1].text == "(" else None
 
 
-def _prompt_edits(tokens: Tokens, opening: int, inline_prompt: bool, formatted: Collection[str] | None) -> list[Edit]:
+def _prompt_edits(
+    tokens: Tokens, opening: int, inline_prompt: bool, formatted: Collection[str] | None
+) -> tuple[list[Edit], list[ColumnName | None]]:
+    """The edits inside PROMPT(…), and for each argument the column that it is; None for other expressions."""
     arguments = tokens.arguments(opening)
     if not arguments or any(first == last for first, last in arguments):
         raise SqlError(
@@ -109,12 +123,15 @@ def _prompt_edits(tokens: Tokens, opening: int, inline_prompt: bool, formatted: 
             "accepted: PROMPT('… {0} …', column, …)"
         )
     template = read_literal(tokens, arguments[0], len(arguments) - 1, formatted)
-    columns = [_formatted_name(column_sql(parts), formatted) for parts in template.columns] if template else []
+    named = template.columns if template else []
+    columns = [_formatted_name(column_sql(parts), formatted) for parts in named]
     close = tokens[tokens.closing[opening]].start
     edits = list(template.edits) if template else []
     if inline_prompt:
-        return edits + _inline_edits(tokens, opening, arguments, columns, close)
-    return [*edits, (close, close, "".join(f", {column}" for column in columns))] if columns else edits
+        edits += _inline_edits(tokens, opening, arguments, columns, close)
+    elif columns:
+        edits.append((close, close, "".join(f", {column}" for column in columns)))
+    return edits, list(named) or [tokens.path(argument) for argument in arguments[1:]]
 
 
 def _formatted_name(column: str, formatted: Collection[str] | None) -> str:

@@ -1,6 +1,7 @@
 """Options of an AI call as they stand in SQL: {'selectivity': 0.1} or map('selectivity', 0.1) → a map of strings. Driver-side."""
 
 import re
+from collections.abc import Callable
 
 from quail_spark.optimizer.errors import ConfigError, SqlError
 from quail_spark.optimizer.options import parse_options
@@ -12,9 +13,10 @@ _NUMBER = re.compile(r"[+-]?\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _CAST = re.compile(r"CAST\(.* AS STRING\)", re.IGNORECASE | re.DOTALL)
 
 
-def options_sql(tokens: Tokens, span: Range) -> str:
+def options_sql(tokens: Tokens, span: Range, anchor_numbers: Callable[[str], str | None]) -> str:
     """`map('name', 'value', …)` for the options in `span`. Literal values are checked; others are cast to strings.
 
+    `anchor_numbers` gives the placeholders of the table or column that the option `anchor` names, where it can tell.
     Raises SqlError for another form, ConfigError for an unknown name or a bad value.
     """
     where = tokens.position(tokens[span[0]].start)
@@ -25,6 +27,8 @@ def options_sql(tokens: Tokens, span: Range) -> str:
         if name in literal:
             raise ConfigError(f"option {name!r} is given twice ({where} of the SQL)")
         value, text = _value(tokens, value_span)
+        if name == "anchor" and value is not None and (numbers := anchor_numbers(value)):
+            value, text = numbers, f"'{numbers}'"
         literal[name] = value
         written += [f"'{name}'", text]
     try:

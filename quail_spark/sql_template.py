@@ -19,6 +19,7 @@ _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
 ACCEPTED = "{0}, {1}, … for the arguments behind the template, or columns as {name} or {table.name}; {{ for a brace"
 
 
+ColumnName = tuple[str, ...]  # its parts, without backticks
 Edit = tuple[int, int, str]  # text[start:end] becomes the third
 
 
@@ -35,7 +36,7 @@ class Template:
     where: Callable[[int], str] = lambda offset: ""  # " at line …" for an offset of `text`
     formatted: Collection[str] | None = None
     edits: list[Edit] = field(default_factory=list)
-    columns: list[tuple[str, ...]] = field(default_factory=list)
+    columns: list[ColumnName] = field(default_factory=list)
     checked: str = ""  # the template after the edits, as Spark's parser and Python's formatter leave its braces
     numbered: bool = False
 
@@ -61,7 +62,7 @@ def read_literal(tokens: Tokens, span: Range, given: int, formatted: Collection[
     return template
 
 
-def number_columns(text: str, given: int) -> tuple[str, list[tuple[str, ...]]]:
+def number_columns(text: str, given: int) -> tuple[str, list[ColumnName]]:
     """The template with numbers for the columns named in it, and those columns. Raises PromptError as `read_literal`."""
     template = Template(text, repr(text))
     _read(template, 0, len(text), quote=None)
@@ -144,12 +145,17 @@ def _column(template: Template, content: str, offset: int, quote: str | None) ->
             f"placeholder {{{content}}} {template.at(offset)} is neither a number nor a column's name; "
             f"accepted: {ACCEPTED}"
         )
-    parts = tuple(unquote(part) for part in re.findall(_PART, name))
+    parts = split_name(name)
     if parts not in template.columns:
         template.columns.append(parts)
     return template.columns.index(parts)
 
 
-def column_sql(parts: tuple[str, ...]) -> str:
+def split_name(name: str) -> ColumnName:
+    """The parts of a.`b c`.d."""
+    return tuple(unquote(part) for part in re.findall(_PART, name))
+
+
+def column_sql(parts: ColumnName) -> str:
     """A column's name as SQL, in backticks where it must be."""
     return ".".join(part if is_plain_name(part) else "`" + part.replace("`", "``") + "`" for part in parts)

@@ -12,6 +12,7 @@ MODEL = "scripted://hash?rate=0.5&seed=7"
 def bare_spark(tmp_path_factory):
     """A classic session without AI functions; use `spark` unless that is the point."""
     from pyspark.sql import SparkSession
+
     from quail_spark.java_home import use_java
 
     use_java()

@@ -90,6 +90,11 @@ REWRITTEN = [
         "AI.IF(PROMPT('{0}', a), map('selectivity', :rate))",
         "ai_if(prompt('{0}', a), map('selectivity', CAST(:rate AS STRING)))",
     ),
+    # the anchor: placeholders of the table or column that it names
+    ("AI.IF(PROMPT('{m.x} {N.y} {n.z}'), {'anchor': 'n'})", "ai_if(prompt('{0} {1} {2}', m.x, N.y, n.z), map('anchor', '1,2'))"),
+    ("AI.IF(PROMPT('{0}{1}', m.x, n.y), {'anchor': 'n.y'})", "ai_if(prompt('{0}{1}', m.x, n.y), map('anchor', '1'))"),
+    ("AI.IF(PROMPT('{0}{1}', x, f(n.y)), map('anchor', 'n'))", "ai_if(prompt('{0}{1}', x, f(n.y)), map('anchor', 'n'))"),
+    ("AI.IF(PROMPT('{0}{1}', x, y), {'anchor': 1})", "ai_if(prompt('{0}{1}', x, y), map('anchor', '1'))"),
     # statements
     ("EXPLAIN EXTENDED SELECT AI.IF(PROMPT('{a}'))", "EXPLAIN EXTENDED SELECT ai_if(prompt('{0}', a))"),
     ("CREATE VIEW v AS SELECT AI.IF(PROMPT('{a}'))", "CREATE VIEW v AS SELECT ai_if(prompt('{0}', a))"),
