@@ -5,6 +5,7 @@ waits for signals. A second thread looks at owners and clocks, writes the totals
 runs one thread per stream; each has a session of its own, and a thread that reads ahead.
 """
 
+import faulthandler
 import os
 import signal
 import socket
@@ -170,6 +171,8 @@ def main(arguments: list[str] | None = None, make_evaluator: Callable[[EngineCon
     os.umask(0o077)
     os.set_inheritable(int(lock), False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # kill -USR1 <engine>: what every thread is doing, into the log
     try:
         host = Host(RuntimeDirectory(Path(path)), int(run), int(lock))
         host.start(make_evaluator or _make_evaluator)

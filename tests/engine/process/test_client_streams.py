@@ -71,7 +71,7 @@ def test_closing_early_ends_the_session_and_leaves_nothing(lab, eventually):
 
     answers = engine.rows(lab.filter, [[["a"]], [["hang"]], [["bb"]]])
     assert next(answers).codes.tolist() == [[0]]
-    eventually(lambda: lab.journal().count("rows 1") == 2)  # `hang` is in progress
+    eventually(lambda: "hangs" in lab.journal())
     started = time.monotonic()
     answers.close()
     assert time.monotonic() - started < 2
@@ -85,7 +85,7 @@ def test_closing_early_ends_the_session_and_leaves_nothing(lab, eventually):
 def test_a_batch_that_nobody_waits_for_is_not_begun(lab, eventually):
     answers = lab.connect().rows(lab.filter, [[["a"]], [["hang"]], [["a"], ["b"]]])
     next(answers)
-    eventually(lambda: lab.journal().count("rows 1") == 2)
+    eventually(lambda: "hangs" in lab.journal())
     answers.close()
     eventually(lambda: lab.journal()[-1] == "close")
     assert "rows 2" not in lab.journal()

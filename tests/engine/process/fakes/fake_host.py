@@ -62,6 +62,7 @@ class FakeSession:
             note("killed")
             kill_self()
         elif word == "hang":
+            note("hangs")
             self.cancelled.wait(60)
         elif word == "freeze":
             os.kill(os.getpid(), signal.SIGSTOP)
