@@ -112,3 +112,10 @@ def test_the_connector_imports_without_torch(tmp_path):
         "import sys, quail_spark, quail_spark.conf, quail_spark.models, quail_spark.cli; print('torch' in sys.modules)"
     )
     assert run(sys.executable, "-c", code, cwd=tmp_path).split() == ["False"]
+
+
+def test_our_kernels_have_a_version_that_every_transformers_refuses():
+    """Releases before 5.17 read the version of whatever imports as `kernels`, and parse it without a check."""
+    code = "import kernels; from packaging.version import parse; print(kernels.__file__, parse(kernels.__version__) < parse('0.0.1'))"
+    path, older = run(sys.executable, "-c", code, cwd=ROOT).split()
+    assert Path(path).parent == ROOT / "kernels" and older == "True"
