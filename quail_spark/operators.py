@@ -29,12 +29,15 @@ class RowColumns:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """Input of a join: anchor columns, `block` with partner columns as fields of its structs, `number` of the block."""
+    """Input of a join: anchor columns, and `block` with partner columns as fields of its structs.
+
+    Blocks of one `number` are equal; None: blocks have no numbers, since each anchor chose its partners from them.
+    """
 
     anchor: RowColumns
     partner: RowColumns
     block: str = "block"
-    number: str = "number"
+    number: str | None = None
 
 
 def run_filter(spec_json: str, columns: RowColumns, batches: Batches) -> Batches:
@@ -123,13 +126,10 @@ class Pairs:
 
     def select(self, pairs: np.ndarray) -> pa.RecordBatch:
         """Anchor and partner columns of these pairs."""
-        anchors = select(self.batch, self.columns.anchor.kept).take(pa.array(self.anchor_of[pairs]))
-        partners = select(self.partners, self.columns.partner.kept).take(pa.array(pairs))
-        columns = [*anchors.columns, *partners.columns]
-        names = [*self.columns.anchor.kept, *self.columns.partner.kept]
-        if not names:
-            return pa.RecordBatch.from_arrays([pa.array(np.ones(len(pairs), bool))], names=["n"])
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        anchor_rows, partner_rows = pa.array(self.anchor_of[pairs]), pa.array(pairs)
+        columns = {name: self.batch.column(name).take(anchor_rows) for name in self.columns.anchor.kept}
+        columns |= {name: self.partners.column(name).take(partner_rows) for name in self.columns.partner.kept}
+        return pa.RecordBatch.from_pydict(columns) if columns else _count(len(pairs))
 
 
 class AnchorNumbers:
@@ -159,6 +159,8 @@ class Blocks:
 
     def of(self, pairs: Pairs) -> list[pa.RecordBatch]:
         """One batch of texts per row of `pairs`."""
+        if self._columns.number is None:
+            return [pairs.block(row) for row in range(pairs.batch.num_rows)]
         found = []
         for row, number in enumerate(pairs.batch.column(self._columns.number).to_pylist()):
             if number not in self._texts:
@@ -178,7 +180,11 @@ def select(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
     """These columns; without any, a column of TRUE so that the rows still count."""
     if names:
         return batch.select(list(names))
-    return pa.RecordBatch.from_arrays([pa.array(np.ones(batch.num_rows, bool))], names=["n"])
+    return _count(batch.num_rows)
+
+
+def _count(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(np.ones(rows, bool))], names=["n"])
 
 
 def bounded(batch: pa.RecordBatch, names: tuple[str, ...], rows: int, size: int) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ anchor side ──────────────────────�
 partner side ─ one partition ─ sort ─ AIBlocks
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from quail_spark.optimizer.anchor import SideSize, choose_anchor
@@ -23,11 +23,16 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass
 class Conditions:
-    """The conjuncts of an ON clause. `keys` are (left, right) expressions; `rest` is checked on the joined rows."""
+    """The conjuncts of an ON clause.
 
-    calls: list[AiCall]
-    keys: list[tuple[JavaObject, JavaObject]]
-    rest: list[JavaObject]
+    `keys` are equal (left, right) expressions; `relational` ones choose partners within a block, before the model is
+    asked; `rest` is checked on the joined rows.
+    """
+
+    calls: list[AiCall] = field(default_factory=list)
+    keys: list[tuple[JavaObject, JavaObject]] = field(default_factory=list)
+    relational: list[JavaObject] = field(default_factory=list)
+    rest: list[JavaObject] = field(default_factory=list)
 
 
 def plan_join(planning: Planning, node: JavaObject, required: set[int] | None) -> JavaObject:
@@ -48,13 +53,15 @@ def plan_join(planning: Planning, node: JavaObject, required: set[int] | None) -
 
 def _sort_conditions(planning: Planning, node: JavaObject) -> Conditions:
     left, right = node.left().outputSet(), node.right().outputSet()
-    found = Conditions([], [], [])
+    found = Conditions()
     for condition in conjuncts(node.condition().get()):
         call = ai_call(planning.catalyst, condition) if planning.calls_ai(condition) else None
         if call is not None and _reads_both(call, left, right):
             found.calls.append(call)
         elif key := _equality(condition, left, right):
             found.keys.append(key)
+        elif planning.fits_lambda(condition):
+            found.relational.append(condition)
         else:
             found.rest.append(condition)
     return found
@@ -138,7 +145,11 @@ def _pairs(planning: Planning, node: JavaObject, conditions: Conditions, anchor_
     partner_side = _Side(planning, partner, required, "p")
     predicates = tuple(_predicate(call, anchor_side, partner_side) for call in conditions.calls)
     key_names = [anchor_side.columns.add(key, f"k{i}") for i, key in enumerate(anchor_keys)]
+    for attribute in planning.attributes(conditions.relational):
+        side = anchor_side if anchor_side.output.contains(attribute) else partner_side
+        side.compared[attribute.exprId().id()] = side.columns.attribute(attribute)
     anchors = catalyst.project(anchor_side.columns.expressions, anchor)
+    fields = {id_: partner_side.columns.names.index(name) for id_, name in partner_side.compared.items()}
     blocks = _blocks(planning, partner_side, partner, partner_keys)
 
     by_name = {a.name(): a for a in items(anchors.output())}
@@ -146,11 +157,18 @@ def _pairs(planning: Planning, node: JavaObject, conditions: Conditions, anchor_
     on = [catalyst.equal(by_name[n], k) for n, k in zip(key_names, partner_key_columns, strict=True)]
     joined = catalyst.inner_join_broadcasting_right(anchors, blocks, on)
     inputs = [by_name[n] for n in anchor_side.columns.names if n not in key_names]
-    source = catalyst.project([*inputs, *items(blocks.output())[len(partner_keys) :]], joined)
+    block, number = items(blocks.output())[len(partner_keys) :]
+    if conditions.relational:
+        renamed = [catalyst.substitute(c, anchor_side.renamed(by_name)) for c in conditions.relational]
+        chosen = catalyst.alias(catalyst.keep_in_block(block, renamed, fields), "block")
+        source = catalyst.project([*inputs, chosen], joined)
+    else:
+        source = catalyst.project([*inputs, block, number], joined)
 
     spec = OperatorSpec(operator_name("join", predicates), "pairs", predicates, planning.layout)
     kept = [*anchor_side.kept, *partner_side.kept]
-    columns = PairColumns(anchor_side.row_columns, partner_side.row_columns)
+    number_name = None if conditions.relational else number.name()
+    columns = PairColumns(anchor_side.row_columns, partner_side.row_columns, number=number_name)
     names = [*columns.anchor.kept, *columns.partner.kept]
     outputs = [(n, a.dataType()) for n, a in zip(names, kept, strict=True)] or [("n", planning.boolean_type)]
     operator, fresh = catalyst.map_in_arrow(partial(run_pairs, spec.to_json(), columns), "AIJoin", outputs, source)
@@ -168,6 +186,11 @@ class _Side:
         self.columns: InputColumns = planning.input_columns(prefix)
         for attribute in self.kept:
             self.columns.add(attribute, f"{prefix}c{len(self.columns)}")
+        self.compared: dict[int, str] = {}  # columns that relational conditions read, by attribute id
+
+    def renamed(self, projected: dict[str, JavaObject]) -> dict[int, JavaObject]:
+        """For the ids of compared attributes, the attribute of the projection that holds the value."""
+        return {id_: projected[name] for id_, name in self.compared.items()}
 
     @property
     def row_columns(self) -> RowColumns:

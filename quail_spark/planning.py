@@ -33,14 +33,23 @@ class InputColumns:
         self.expressions.append(self.catalyst.alias(expression, name))
         return name
 
+    def attribute(self, attribute: JavaObject) -> str:
+        """The name of the column that holds this attribute, added when there is none."""
+        held = self._holding(attribute)
+        return held[0] if held else self.add(attribute, f"{self.prefix}x{len(self)}")
+
+    def _holding(self, expression: JavaObject) -> list[str]:
+        pairs = zip(self.names, self.expressions, strict=True)
+        return [name for name, column in pairs if column.child().semanticEquals(expression)]
+
     def text(self, argument: JavaObject) -> int:
         """Index among the text columns of this argument's value, added when it is new."""
         for index, known in enumerate(self._texts):
             if known.semanticEquals(argument):
                 return index
-        kept = [n for n, e in zip(self.names, self.expressions, strict=True) if e.child().semanticEquals(argument)]
+        held = self._holding(argument)
         self._texts.append(argument)
-        self.text_names.append(kept[0] if kept else self.add(argument, f"{self.prefix}t{len(self._texts) - 1}"))
+        self.text_names.append(held[0] if held else self.add(argument, f"{self.prefix}t{len(self._texts) - 1}"))
         return len(self._texts) - 1
 
 
@@ -85,9 +94,18 @@ class Planning:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
         self.reasons.append(reason)
 
+    def fits_lambda(self, condition: JavaObject) -> bool:
+        """Whether a condition may be evaluated within an array: no UDF in Python, no subquery, nothing random."""
+        return condition.deterministic() and not self.builder.leavesTheRow(condition)
+
+    def attributes(self, expressions: list[JavaObject]) -> list[JavaObject]:
+        """The distinct attributes that these expressions read."""
+        found = [a for e in expressions for a in items(e.references().toSeq())]
+        return list({a.exprId().id(): a for a in found}.values())
+
     def references(self, expressions: list[JavaObject]) -> set[int]:
         """Ids of the attributes that these expressions read."""
-        return {a.exprId().id() for e in expressions for a in items(e.references().toSeq())}
+        return {a.exprId().id() for a in self.attributes(expressions)}
 
     def check_arrow_types(self, attributes: list[JavaObject]) -> None:
         """Raise NotPlanned when a column can't cross to Python as Arrow."""

@@ -84,6 +84,23 @@ class Catalyst:
             f'{{"type": "array", "elementType": {element}, "containsNull": true}}'
         )
 
+    def keep_in_block(self, block: JavaObject, conditions: list[JavaObject], fields: dict[int, int]) -> JavaObject:
+        """`filter(block, row -> conditions)`, where attributes with an id in `fields` mean that field of a struct."""
+        expr_id = self.module("expressions.NamedExpression").newExprId()
+        cell = self.jvm.java.util.concurrent.atomic.AtomicReference()
+        row = self._expressions.NamedLambdaVariable("row", block.dataType().elementType(), True, expr_id, cell)
+        by_id = {i: self._expressions.GetStructField(row, n, self.option(None)) for i, n in fields.items()}
+        body = self.conjunction([self.substitute(condition, by_id) for condition in conditions])
+        function = self._expressions.LambdaFunction(body, self.seq([row]), False)
+        return self._expressions.ArrayFilter(block, function)
+
+    def substitute(self, expression: JavaObject, by_id: dict[int, JavaObject]) -> JavaObject:
+        """The expression with other expressions in place of the attributes of these ids."""
+        if kind(expression) == "AttributeReference":
+            return by_id.get(expression.exprId().id(), expression)
+        children = [self.substitute(child, by_id) for child in items(expression.children())]
+        return expression.withNewChildren(self.seq(children)) if children else expression
+
     def cast_to_text_map(self, expression: JavaObject) -> JavaObject:
         """`CAST(expression AS MAP<STRING, STRING>)`."""
         data_type = self.spark._jsparkSession.parseDataType('"string"')

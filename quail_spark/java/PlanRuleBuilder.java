@@ -26,4 +26,12 @@ public class PlanRuleBuilder extends AbstractFunction1 {
   public boolean callsAi(Object expression) {
     return PlanRule.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
+
+  /** Whether evaluation needs more than the row: a Python UDF or a subquery. */
+  public boolean leavesTheRow(Object expression) {
+    org.apache.spark.sql.catalyst.expressions.Expression e =
+        (org.apache.spark.sql.catalyst.expressions.Expression) expression;
+    return e.containsPattern(org.apache.spark.sql.catalyst.trees.TreePattern$.MODULE$.PYTHON_UDF())
+        || e.containsPattern(org.apache.spark.sql.catalyst.trees.TreePattern$.MODULE$.PLAN_EXPRESSION());
+  }
 }
