@@ -82,7 +82,7 @@ class Codec:
         """Raises QuailError when a row has fewer columns than the operator refers to."""
         columns = self._pair_columns(*batch) if self._pairs else self._text_columns(batch, self._width)
         items = len(batch[0]) if self._pairs else len(batch)
-        lists = [pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values) for values in columns]
+        lists = [pa.LargeListArray.from_arrays(_array([0, len(values)], np.int64), values) for values in columns]
         data = pa.RecordBatch.from_arrays(lists, schema=self.schema)
         return Message(data, json.dumps({"items": items}).encode(), items)
 
@@ -93,15 +93,14 @@ class Codec:
         texts = _rows(columns[: self._width], items)
         if not self._pairs:
             return session.rows(texts)
-        anchor_ids, block, size = (column.to_pylist() for column in columns[self._width : self._width + 3])
+        anchor_ids, block, size = (_numbers(column).tolist() for column in columns[self._width : self._width + 3])
         partners = _rows(columns[self._width + 3 :], sum(size))
         blocks = [partners[start:end] for start, end in pairwise(accumulate(size, initial=0))]
         return session.pairs(texts, anchor_ids, [blocks[index] for index in block])
 
     def encode_answers(self, answers: Answers) -> tuple[pa.RecordBatch, bytes]:
         """Record batch and metadata."""
-        codes = pa.array(np.ascontiguousarray(answers.codes, np.int8).reshape(-1))
-        margins = pa.array(np.ascontiguousarray(answers.margins, np.float32).reshape(-1))
+        codes, margins = _array(answers.codes, np.int8), _array(answers.margins, np.float32)
         facts = {"items": len(answers.codes), "counts": asdict(answers.counts), "errors": answers.errors}
         return pa.RecordBatch.from_arrays([codes, margins], schema=ANSWERS), json.dumps(facts, default=_plain).encode()
 
@@ -111,7 +110,7 @@ class Codec:
         if "error" in facts:
             raise decode_error(facts["error"])
         shape = (facts["items"], self._predicates)
-        codes, margins = (column.to_numpy().reshape(shape).copy() for column in data.columns)
+        codes, margins = (_numbers(column).reshape(shape) for column in data.columns)
         return Answers(codes, margins, [tuple(error) for error in facts["errors"]], Counts(**facts["counts"]))
 
     def _pair_columns(self, anchors: TextBatch, anchor_ids: Sequence[int], partners: Sequence[TextBatch]) -> list:
@@ -126,9 +125,9 @@ class Codec:
         by_block = [self._text_columns(block, self._partner_width) for block in blocks]
         return [
             *self._text_columns(anchors, self._width),
-            pa.array(anchor_ids, pa.int64()),
-            pa.array([places[id(block)] for block in partners], pa.int32()),
-            pa.array([len(block) for block in blocks], pa.int32()),
+            _array(anchor_ids, np.int64),
+            _array([places[id(block)] for block in partners], np.int32),
+            _array([len(block) for block in blocks], np.int32),
             *(_concatenated([columns[i] for columns in by_block]) for i in range(self._partner_width)),
         ]
 
@@ -174,7 +173,21 @@ def _width(spec: OperatorSpec, partner: bool) -> int:
 def _rows(columns: list[pa.Array], count: int) -> Texts:
     if not columns:
         return [[] for _ in range(count)]
-    return list(map(list, zip(*(column.to_numpy(zero_copy_only=False).tolist() for column in columns), strict=True)))
+    return list(map(list, zip(*(column.to_pylist() for column in columns), strict=True)))
+
+
+def _array(values, dtype: type) -> pa.Array:
+    """Numbers as an Arrow array; unlike `pa.array` it does not import pandas, which takes a second."""
+    flat = np.ascontiguousarray(values, dtype).reshape(-1)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(dtype), len(flat), [None, pa.py_buffer(flat)])
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """Inverse of `_array`; a copy."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize).copy()
 
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
