@@ -104,7 +104,13 @@ class FakeEvaluator:
         return FakeSession(spec)
 
     def describe(self):
-        return {"model": self.config.model, "argv": sys.argv, "path": sys.path, "environment": dict(os.environ)}
+        return {
+            "model": self.config.model,
+            "argv": sys.argv,
+            "path": sys.path,
+            "environment": dict(os.environ),
+            "heavy": [name for name in ("torch", "transformers", "pandas", "pyspark") if name in sys.modules],
+        }
 
     def close(self):
         note("free")

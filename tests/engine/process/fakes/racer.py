@@ -1,0 +1,25 @@
+"""A client process among several: waits for the file `go`, connects, answers a batch, prints engine pid and answers."""
+
+import sys
+import time
+from pathlib import Path
+
+from quail_spark.engine import launcher
+from quail_spark.engine.client import connect
+from quail_spark.engine.config import EngineConfig
+from quail_spark.optimizer.errors import QuailError
+from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
+
+go, model, application = sys.argv[1:4]
+launcher.HOST_MODULE = "fake_host"
+spec = OperatorSpec("op", "filter", (Predicate("Is {0} even?", (Argument(0),)),))
+print("waiting", flush=True)
+while not Path(go).exists():
+    time.sleep(0.001)
+try:
+    engine = connect(EngineConfig(model), application)
+    answers = [batch.codes.tolist() for batch in engine.rows(spec, [[["a"], ["bb"]]])]
+    print(engine.stats()["pid"], answers, flush=True)
+except QuailError as error:
+    print(type(error).__name__, str(error).replace("\n", "|"), flush=True)
+sys.stdin.read()  # stay, as an owner
