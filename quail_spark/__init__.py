@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {"enable": "session", "disable": "session"}  # name -> the module that has it, imported when it is used
+_EXPORTS = {"enable": "session", "disable": "session", "explain": "explain", "report": "report"}  # name -> the module that has it, imported when it is used
 _MODULES = ("functions",)
 
 __all__ = [*_EXPORTS, *_MODULES]

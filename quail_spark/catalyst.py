@@ -6,6 +6,9 @@ session of the JVM, since extensions are shared, but acts only for sessions that
 
 import logging
 import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from quail_spark.optimizer.errors import QuailError
@@ -14,7 +17,7 @@ from .conf import QuailConf
 from .jvm import new_instance
 from .plan_filter import plan_filter
 from .plan_join import plan_join
-from .planning import NotPlanned, Planning
+from .planning import NotPlanned, PlannedOperator, Planning
 from .scala import Catalyst, JavaObject, items, kind
 
 RULES = {"Filter": plan_filter, "Join": plan_join}
@@ -62,6 +65,43 @@ class _Bridge:
             self._contexts.append(extensions)
 
 
+class Planned:
+    """What the planner decided lately, by operator name, and on request all that it decides from now on."""
+
+    def __init__(self, most: int = 10_000):
+        self._most = most
+        self._operators: OrderedDict[str, PlannedOperator] = OrderedDict()
+        self._recordings: list[list[Planning]] = []
+
+    def add(self, planning: Planning) -> None:
+        """Note one run of the planner."""
+        with _lock:
+            self._operators.update({operator.spec.name: operator for operator in planning.operators})
+            while len(self._operators) > self._most:
+                self._operators.popitem(last=False)
+            for recording in self._recordings:
+                recording.append(planning)
+
+    def get(self, name: str) -> PlannedOperator | None:
+        """The operator of this name, if this driver planned it."""
+        return self._operators.get(name)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Planning]]:
+        """Within the block, every run of the planner is appended to the list."""
+        runs: list[Planning] = []
+        with _lock:
+            self._recordings.append(runs)
+        try:
+            yield runs
+        finally:
+            with _lock:
+                self._recordings = [other for other in self._recordings if other is not runs]
+
+
+planned = Planned()
+
+
 class _Callback:
     """`java.util.function.Function` from [session, plan] to a plan."""
 
@@ -104,7 +144,9 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
         return plan
     planning = Planning(Catalyst(session), builder, conf)
     try:
-        return rewrite(planning, plan, None)
+        rewritten = rewrite(planning, plan, None)
+        planned.add(planning)
+        return rewritten
     except QuailError:
         raise
     except Exception:

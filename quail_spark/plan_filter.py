@@ -51,6 +51,6 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
     if not outputs:
         outputs = [("n", planning.boolean_type)]
     function = partial(run_filter, spec.to_json(), rows)
-    operator, fresh = planning.catalyst.map_in_arrow(function, "AIFilter", outputs, source)
-    planning.operators.append(spec)
+    name = planning.add_operator(spec, calls, child)
+    operator, fresh = planning.catalyst.map_in_arrow(function, name, outputs, source)
     return restore(planning.catalyst, operator, fresh, kept)

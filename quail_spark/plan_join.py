@@ -1,8 +1,8 @@
 """AI inner joins become a partner-block operator: each anchor meets its partners block by block and keeps its KV.
 
 anchor side ──────────────────────────────┐
-                                          ├─ inner join on the equalities, right side broadcast ─ AIJoin
-partner side ─ one partition ─ sort ─ AIBlocks
+                                          ├─ inner join on the equalities, right side broadcast ─ ai_join
+partner side ─ one partition ─ sort ─ ai_blocks
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 from .ai_calls import AiCall, ai_call
 from .anchors import anchor_placeholders
 from .operators import PairColumns, RowColumns, run_blocks, run_pairs
-from .planning import InputColumns, NotPlanned, Planning, operator_name, restore
+from .planning import InputColumns, NotPlanned, Planning, expected_rows, operator_name, restore
 from .scala import JavaObject, conjuncts, items, kind
 
 BLOCK_BYTES = 1 << 20
@@ -128,12 +128,13 @@ def _side_named(hint: str, call: AiCall, left: JavaObject, right: JavaObject) ->
 def _size(plan: JavaObject, texts: list[JavaObject]) -> SideSize:
     """What Spark knows of a side without running anything."""
     statistics = plan.stats()
-    rows = None if statistics.rowCount().isEmpty() else int(str(statistics.rowCount().get()))
     lengths = []
     for attribute in {a.exprId().id(): a for t in texts for a in items(t.references().toSeq())}.values():
         column = statistics.attributeStats().get(attribute)
         lengths.append(None if column.isEmpty() or column.get().avgLen().isEmpty() else column.get().avgLen().get())
-    return SideSize(rows, None if None in lengths else float(sum(lengths)), int(str(statistics.sizeInBytes())))
+    return SideSize(
+        expected_rows(plan), None if None in lengths else float(sum(lengths)), int(str(statistics.sizeInBytes()))
+    )
 
 
 def _pairs(planning: Planning, node: JavaObject, conditions: Conditions, anchor_left: bool, required: set[int] | None):
@@ -171,8 +172,8 @@ def _pairs(planning: Planning, node: JavaObject, conditions: Conditions, anchor_
     columns = PairColumns(anchor_side.row_columns, partner_side.row_columns, number=number_name)
     names = [*columns.anchor.kept, *columns.partner.kept]
     outputs = [(n, a.dataType()) for n, a in zip(names, kept, strict=True)] or [("n", planning.boolean_type)]
-    operator, fresh = catalyst.map_in_arrow(partial(run_pairs, spec.to_json(), columns), "AIJoin", outputs, source)
-    planning.operators.append(spec)
+    name = planning.add_operator(spec, conditions.calls, anchor, partner)
+    operator, fresh = catalyst.map_in_arrow(partial(run_pairs, spec.to_json(), columns), name, outputs, source)
     return restore(catalyst, operator, fresh, kept)
 
 
@@ -226,5 +227,5 @@ def _blocks(planning: Planning, side: _Side, partner: JavaObject, keys: list[Jav
         ("number", planning.long_type),
     ]
     function = partial(run_blocks, planning.conf["join.blockRows"], BLOCK_BYTES, key_names, fields)
-    node, _ = catalyst.map_in_arrow(function, "AIBlocks", outputs, rows)
+    node, _ = catalyst.map_in_arrow(function, "ai_blocks", outputs, rows)
     return node

@@ -1,6 +1,7 @@
 """What the planner's rules share: settings of the query, the columns that go into an operator, what was decided."""
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
@@ -53,6 +54,19 @@ class InputColumns:
         return len(self._texts) - 1
 
 
+@dataclass(frozen=True)
+class PlannedOperator:
+    """An operator of the plan, with the query's own words for its predicates' arguments.
+
+    `arguments[p][i]` is the SQL of argument `{i}` of predicate p; `rows` what Spark expects to come in (None: unknown),
+    for a join anchors and partners.
+    """
+
+    spec: OperatorSpec
+    arguments: tuple[tuple[str, ...], ...]
+    rows: tuple[int | None, ...]
+
+
 @dataclass
 class Planning:
     """One run of the planner over one plan."""
@@ -60,8 +74,8 @@ class Planning:
     catalyst: Catalyst
     builder: JavaObject
     conf: QuailConf
-    operators: list[OperatorSpec] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    operators: list[PlannedOperator] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def layout(self) -> str:
@@ -92,7 +106,14 @@ class Planning:
 
     def note(self, reason: str) -> None:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
-        self.reasons.append(reason)
+        self.notes.append(reason)
+
+    def add_operator(self, spec: OperatorSpec, calls: list, *inputs: JavaObject) -> str:
+        """Note an operator over these input plans; returns the name that Spark's own EXPLAIN and UI show for it."""
+        arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
+        self.operators.append(PlannedOperator(spec, arguments, tuple(expected_rows(plan) for plan in inputs)))
+        templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
+        return f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
 
     def fits_lambda(self, condition: JavaObject) -> bool:
         """Whether a condition may be evaluated within an array: no UDF in Python, no subquery, nothing random."""
@@ -124,9 +145,22 @@ class Planning:
                 ) from None
 
 
+def expected_rows(plan: JavaObject) -> int | None:
+    """Rows of a plan where Spark knows them without running anything."""
+    rows = plan.stats().rowCount()
+    return None if rows.isEmpty() else int(str(rows.get()))
+
+
+def plain_sql(expression: JavaObject) -> str:
+    """An argument as the user would write it: without the cast to a string and without expression ids."""
+    text = expression.sql()
+    match = re.fullmatch(r"CAST\((.*) AS STRING\)", text)
+    return (match[1] if match else text).replace("`", "")
+
+
 def operator_name(kind: str, predicates: tuple[Predicate, ...], *also: object) -> str:
     """A name that is equal for equal operators, so that reports and pass rates of a repeated query meet."""
-    return f"{kind}-{hashlib.blake2b(repr((predicates, also)).encode(), digest_size=4).hexdigest()}"
+    return f"ai_{kind}-{hashlib.blake2b(repr((predicates, also)).encode(), digest_size=4).hexdigest()}"
 
 
 def restore(catalyst: Catalyst, operator: JavaObject, fresh: list[JavaObject], like: list[JavaObject]) -> JavaObject:

@@ -1,0 +1,87 @@
+"""EXPLAIN for AI operators: what the planner made of a query, in the query's own words. Driver-side; nothing runs."""
+
+from quail_spark.optimizer.plan import Predicate
+from quail_spark.optimizer.template import Literal, parse_template
+
+from .planning import PlannedOperator, Planning
+
+DEFAULT_SELECTIVITY = "pass rate assumed, then observed"
+
+
+def explain(df) -> str:
+    """The AI operators of a DataFrame, innermost first, and what runs as a plain UDF and why. Classic Spark.
+
+    The query is planned anew and not run.
+    """
+    from .catalyst import planned
+    from .session import is_connect
+
+    if is_connect(df.sparkSession):
+        return "Spark Connect: AI calls run as plain UDFs; the planner needs the driver's JVM."
+    session = df.sparkSession._jsparkSession.sessionState()
+    skip = df.sparkSession._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    execution = session.executePlan(df._jdf.queryExecution().logical(), skip)
+    with planned.recording() as runs:
+        plan = execution.optimizedPlan()
+    return describe(runs, _udf_calls(plan))
+
+
+def describe(runs: list[Planning], udf_calls: int) -> str:
+    """Text for what the planner decided in these runs (subqueries are runs of their own)."""
+    operators = [operator for run in runs for operator in run.operators]
+    notes = [note for run in runs for note in run.notes]
+    if not operators and not udf_calls:
+        return "No AI calls in this query."
+    lines = []
+    for number, operator in enumerate(operators, 1):
+        lines += _operator(number, operator)
+    if udf_calls:
+        lines.append(
+            f"{udf_calls} AI call(s) run as a plain UDF where Spark puts them (KV is not kept between predicates)"
+        )
+    lines += [f"  note: {note}" for note in notes]
+    return "\n".join(lines)
+
+
+def _operator(number: int, operator: PlannedOperator) -> list[str]:
+    spec = operator.spec
+    layout = "document before the question" if spec.layout == "document_first" else "texts where the template has them"
+    if spec.kind == "pairs":
+        head = f"{number}. AI join ({_rows(operator.rows[0], 'anchors')} × {_rows(operator.rows[1], 'partners')})"
+        how = f"layout: {layout}; an anchor's KV serves all its partners; relational conditions come first"
+    else:
+        head = f"{number}. AI filter ({_rows(operator.rows[0], 'rows')})"
+        how = (
+            f"layout: {layout}; a document's KV is kept from one predicate to the next; a row leaves at its first FALSE"
+        )
+    lines = [f"{head}  [{spec.name}]"]
+    for predicate, arguments in zip(spec.predicates, operator.arguments, strict=True):
+        lines.append(f"     {_question(predicate, arguments)}")
+        lines.append(f"       {_details(predicate, arguments, spec.kind)}")
+    return [*lines, f"     {how}"]
+
+
+def _rows(rows: int | None, noun: str) -> str:
+    return f"unknown number of {noun}" if rows is None else f"about {rows:,} {noun}"
+
+
+def _question(predicate: Predicate, arguments: tuple[str, ...]) -> str:
+    """The template with the arguments' SQL in its places."""
+    parts = (
+        p.text if isinstance(p, Literal) else "{" + arguments[p.index] + "}" for p in parse_template(predicate.template)
+    )
+    return "".join(parts).replace("\n", " ")
+
+
+def _details(predicate: Predicate, arguments: tuple[str, ...], kind: str) -> str:
+    rate = DEFAULT_SELECTIVITY if predicate.selectivity is None else f"expected pass rate {predicate.selectivity:.0%}"
+    if kind != "pairs":
+        return rate
+    anchors = ", ".join(arguments[i] for i in predicate.used if not predicate.arguments[i].partner)
+    partners = ", ".join(arguments[i] for i in predicate.used if predicate.arguments[i].partner)
+    return f"anchor: {anchors}; partner: {partners}; {rate}"
+
+
+def _udf_calls(plan) -> int:
+    """AI calls that are still UDFs in the optimised plan."""
+    return plan.toString().count("ai_if(")

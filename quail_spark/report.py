@@ -1,0 +1,111 @@
+"""What AI operators did, from the totals that the engines of this machine write. Driver-side."""
+
+from dataclasses import asdict, dataclass
+
+from quail_spark.engine.stats import read_stats, total_operators
+
+from .catalyst import planned
+from .explain import _question
+
+
+@dataclass(frozen=True)
+class PredicateReport:
+    """Rows (or pairs) that got TRUE or FALSE, and of those TRUE."""
+
+    question: str
+    asked: int
+    passed: int
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """Totals of one operator. Tokens are prompt tokens: `fresh` were computed, `reused` were found in kept KV or
+    remembered answers, `recomputed` are the fresh ones that had been computed before. Seconds are model time."""
+
+    name: str
+    kind: str
+    rows: int
+    evaluations: int
+    remembered: int
+    errors: int
+    fresh_tokens: int
+    reused_tokens: int
+    recomputed_tokens: int
+    seconds: float
+    predicates: tuple[PredicateReport, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All AI operators of the application so far, and the engines that ran them."""
+
+    operators: tuple[OperatorReport, ...]
+    engines: tuple[dict, ...]
+
+    def as_dict(self) -> dict:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [_engine(engine) for engine in self.engines]
+        for operator in self.operators:
+            lines += _operator(operator)
+        return "\n".join(lines or ["No AI operator has run yet."])
+
+
+def report(spark) -> Report:
+    """What the AI operators of this Spark application did so far.
+
+    Reads what the engines on the driver's machine wrote: all of them for a local master, those beside the driver on a
+    cluster.
+    """
+    engines = read_stats(spark.sparkContext.applicationId)
+    totals = total_operators(engines)
+    operators = sorted(totals.items(), key=lambda item: item[1]["first"] or 0)
+    return Report(tuple(_read(name, total) for name, total in operators), tuple(engines))
+
+
+def _read(name: str, totals: dict) -> OperatorReport:
+    known = planned.get(name.split(" (")[0])
+    questions = totals["templates"]
+    if known is not None and len(known.arguments) == len(questions):
+        questions = [_question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
+    asked, passed = totals["asked"] or [0] * len(questions), totals["passed"] or [0] * len(questions)
+    predicates = tuple(PredicateReport(*row) for row in zip(questions, asked, passed, strict=True))
+    numbers = (
+        "rows",
+        "evaluations",
+        "remembered",
+        "errors",
+        "fresh_tokens",
+        "reused_tokens",
+        "recomputed_tokens",
+        "seconds",
+    )
+    return OperatorReport(name, totals["kind"], predicates=predicates, **{number: totals[number] for number in numbers})
+
+
+def _engine(engine: dict) -> str:
+    facts = engine["describe"]
+    loaded = f", loaded in {engine['load_seconds']:.1f} s" if engine.get("load_seconds") else ""
+    busy = f", busy {engine['busy_seconds']:.1f} s" if engine.get("busy_seconds") else ""
+    return (
+        f"engine on {engine['device']}: {facts.get('model', engine['model'])}, {facts.get('dtype', '?')}{loaded}{busy}"
+    )
+
+
+def _operator(operator: OperatorReport) -> list[str]:
+    total = operator.fresh_tokens + operator.reused_tokens
+    speed = f"{total / operator.seconds:,.0f} prompt tokens/s" if operator.seconds else "no model time"
+    share = operator.reused_tokens / total if total else 0.0
+    noun = "pairs" if operator.kind == "pairs" else "rows"
+    lines = [
+        f"{operator.name}: {operator.rows:,} {noun}, {operator.evaluations:,} evaluations "
+        f"({operator.remembered:,} answers remembered), {operator.errors} errors",
+        f"    tokens: {operator.fresh_tokens:,} fresh, {operator.reused_tokens:,} reused ({share:.0%}), "
+        f"{operator.recomputed_tokens:,} recomputed; {operator.seconds:.1f} s, {speed}",
+    ]
+    for predicate in operator.predicates:
+        rate = f"{predicate.passed / predicate.asked:.0%}" if predicate.asked else "–"
+        lines.append(f"    {predicate.passed:,} of {predicate.asked:,} TRUE ({rate})  {predicate.question}")
+    return lines
