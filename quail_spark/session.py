@@ -110,9 +110,9 @@ def _local_model(model: str) -> dict[str, str]:
 
 
 def _use_this_python(spark) -> None:
-    said = os.environ.get("PYSPARK_PYTHON") or spark.sparkContext.getConf().get("spark.pyspark.python")
-    if _is_local(spark) and not said:
-        spark.sparkContext.pythonExec = sys.executable
+    """Without $PYSPARK_PYTHON, pyspark would take the first `python3` of the PATH."""
+    if _is_local(spark) and not os.environ.get("PYSPARK_PYTHON"):
+        spark.sparkContext.pythonExec = spark.sparkContext.getConf().get("spark.pyspark.python", sys.executable)
 
 
 def _register(spark) -> None:

@@ -1,6 +1,5 @@
 """One Spark session for all tests of the connector, with a scripted model in place of a real one."""
 
-import sys
 import warnings
 
 import pytest
@@ -26,7 +25,6 @@ def bare_spark(tmp_path_factory):
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.local.dir", str(home / "local"))
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
