@@ -136,7 +136,7 @@ class Codec:
             got, columns = batch.num_columns, [column.cast(_TEXT) for column in batch.columns[:width]]
         else:
             got = min((len(row) for row in batch), default=width)
-            columns = [pa.array([row[i] for row in batch], _TEXT) for i in range(min(got, width))]
+            columns = [_texts([row[i] for row in batch]) for i in range(min(got, width))]
         if got < width:
             raise QuailError(
                 f"operator {self._name!r} refers to column {width - 1}; a row of its input has {got} columns"
@@ -176,8 +176,18 @@ def _rows(columns: list[pa.Array], count: int) -> Texts:
     return list(map(list, zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
+def _texts(values: list[str | None]) -> pa.Array:
+    """Texts as an Arrow array; unlike `pa.array` it does not import pandas, which takes a new Spark worker a second."""
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(values)), out=offsets[1:])
+    valid = np.packbits([value is not None for value in values], bitorder="little") if None in values else None
+    buffers = [None if part is None else pa.py_buffer(part) for part in (valid, offsets, b"".join(encoded))]
+    return pa.Array.from_buffers(_TEXT, len(values), buffers)
+
+
 def _array(values, dtype: type) -> pa.Array:
-    """Numbers as an Arrow array; unlike `pa.array` it does not import pandas, which takes a second."""
+    """Numbers as an Arrow array, without pandas too."""
     flat = np.ascontiguousarray(values, dtype).reshape(-1)
     return pa.Array.from_buffers(pa.from_numpy_dtype(dtype), len(flat), [None, pa.py_buffer(flat)])
 
@@ -191,4 +201,4 @@ def _numbers(array: pa.Array) -> np.ndarray:
 
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
-    return pa.concat_arrays(arrays) if arrays else pa.array([], _TEXT)
+    return pa.concat_arrays(arrays) if arrays else _texts([])

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from quail_spark.engine import wire
 from quail_spark.engine.evaluator import Answers, Counts
 from quail_spark.engine.wire import Codec, decode_error, decode_request, encode_error, encode_request
 from quail_spark.optimizer import errors
@@ -53,6 +54,14 @@ def table(rows, columns):
 def test_rows(rows, columns):
     batch = table(rows, columns)
     assert through(Codec(spec(columns=columns)), batch) == batch
+
+
+def test_texts_are_valid_arrow():
+    values = [text() for _ in range(100)]
+    array = wire._texts(values)
+    array.validate(full=True)
+    assert array.equals(pa.array(values, pa.large_string()))
+    assert wire._texts([]).equals(pa.array([], pa.large_string()))
 
 
 def test_record_batches_of_any_string_type():

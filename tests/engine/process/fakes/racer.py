@@ -19,7 +19,8 @@ while not Path(go).exists():
 try:
     engine = connect(EngineConfig(model), application)
     answers = [batch.codes.tolist() for batch in engine.rows(spec, [[["a"], ["bb"]]])]
-    print(engine.stats()["pid"], answers, flush=True)
+    heavy = [name for name in ("torch", "pandas", "transformers") if name in sys.modules]
+    print(engine.stats()["pid"], answers, heavy, flush=True)
 except QuailError as error:
     print(type(error).__name__, str(error).replace("\n", "|"), flush=True)
 sys.stdin.read()  # stay, as an owner
