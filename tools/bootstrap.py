@@ -29,9 +29,10 @@ def say(line):
 
 
 def run(*command, **options):
-    """Run a command; its failure ends the set-up with its own output and one line that names it."""
-    result = subprocess.run(command, **options)
+    """Run a command; its output shows only when it fails, which ends the set-up with one line that names it."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if result.returncode != 0:
+        print(result.stdout, end="")
         sys.exit(f"Set-up stopped: `{' '.join(command)}` failed (exit status {result.returncode})")
 
 
@@ -54,7 +55,7 @@ def apt_install(*alternatives):
     for package in alternatives:
         command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
         if runs(*command, "--simulate", package):
-            run(*command, package, env=environment, stdout=subprocess.DEVNULL)
+            run(*command, package, env=environment)
             return True
     return False
 
@@ -99,6 +100,7 @@ def make_venv_by_virtualenv(venv):
 def install_package(venv):
     say("Installing quail-spark and what it needs (the first time this brings some GB, PyTorch the most)")
     pip = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run(*pip, "--upgrade", "pip>=25")  # Debian 12's builds Spark in a way of which it then warns
     run(*pip, "--constraint", "constraints.txt", "--editable", ".[dev]", cwd=REPOSITORY)
 
 
