@@ -254,11 +254,16 @@ def read_json(path: Path) -> dict | None:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Replace the file at once: a reader sees the old text or the new."""
+    """Replace the file at once: a reader sees the old text or the new. One thread at a time for a file."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     draft.touch(mode=0o600)
-    draft.write_text(json.dumps(value, default=str))
+    draft.write_text(json.dumps(value, default=_plain))
     draft.replace(path)
+
+
+def _plain(value):
+    """numpy's numbers as Python's; anything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def _private(path: Path) -> None:

@@ -19,7 +19,7 @@ The file, `engine-<run>.stats.json`, holds one object (schema 1; times in second
       first, last               moments of its first and last answered batch
       batches, errors           answered batches; answers with the code FAILED
       rows, evaluations, remembered, fresh_tokens, reused_tokens, recomputed_tokens, seconds, asked, passed
-                                sums of `Counts` (see evaluator.py); asked and passed are lists, one number per predicate
+                                work done, also for rows that are computed again after a crash: sums of `Counts` (see evaluator.py); asked and passed are lists, one number per predicate
 """
 
 import time
@@ -47,7 +47,7 @@ class Stats:
         """`facts` are the fields that stay the same, and the first values of `state` and `reason`."""
         self._path, self._facts = path, {"schema": SCHEMA, **facts}
         self._operators: dict[str, dict] = {}
-        self._lock = Lock()
+        self._lock, self._writing = Lock(), Lock()
         self._running = 0
         self._busy = self._busy_since = 0.0
         self._changed = True
@@ -95,9 +95,10 @@ class Stats:
 
     def write(self) -> None:
         """Write the file if something changed since the last time."""
-        if self._changed or self._running:
-            self._changed = False
-            write_json(self._path, self.snapshot())
+        with self._writing:
+            if self._changed or self._running:
+                self._changed = False
+                write_json(self._path, self.snapshot())
 
     def _totals(self, spec: OperatorSpec) -> dict:
         asks = {"kind": spec.kind, "layout": spec.layout, "templates": [p.template for p in spec.predicates]}

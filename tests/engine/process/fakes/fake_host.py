@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from quail_spark.engine import host
+from quail_spark.engine import host, lifetime, server
 from quail_spark.engine.evaluator import Answers, Counts
 from quail_spark.optimizer.errors import ModelError, RowError
 from quail_spark.optimizer.plan import FAILED, NULL
@@ -117,4 +117,6 @@ class FakeEvaluator:
 
 
 if __name__ == "__main__":
+    server.SLOW = float(os.environ.get("FAKE_SLOW", server.SLOW))
+    lifetime.POLL, lifetime.OWNERLESS, lifetime.LEAST_IDLE = 0.1, 0.8, 0.5
     host.main(make_evaluator=FakeEvaluator)

@@ -1,0 +1,139 @@
+"""An engine that dies under its streams: the job goes on, or ends with an error that says what happened."""
+
+import logging
+import os
+import signal
+import threading
+import time
+
+import pytest
+from quail_spark.engine import client as client_module
+from quail_spark.engine import connection
+from quail_spark.engine.processes import identify
+from quail_spark.engine.stats import read_stats, total_operators
+from quail_spark.optimizer.errors import EngineCrashError
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def texts(answers):
+    return [batch.codes[:, 0].tolist() for batch in answers]
+
+
+def even(batches):
+    return [[int(len(row[0]) % 2 == 0) for row in batch] for batch in batches]
+
+
+def test_killed_in_the_middle_of_a_stream(lab, eventually):
+    engine = lab.connect()
+    batches = [[[f"wait 0.0{i}"], ["x" * i]] for i in range(1, 10)]
+    answers = engine.rows(lab.filter, iter(batches))
+    got = [next(answers), next(answers)]
+    (first,) = lab.engines()
+    kill(first)
+    got += answers
+    assert texts(got) == even(batches)
+    first, second = lab.engines()
+    assert engine.stats()["pid"] == second
+    assert identify(first) is None
+
+
+def test_killed_in_the_middle_of_a_join(lab):
+    blocks = [[["a"], ["bb"]], [["5"]]]
+    batches = [([["x" * i], ["wait 0.0"]], [i, i + 1], blocks) for i in range(8)]
+    answers = lab.connect().pairs(lab.join, batches)
+    got = [next(answers)]
+    kill(lab.engines()[0])
+    got += answers
+    assert texts(got) == [[(i + 1) % 2 == 0, (i + 2) % 2 == 0, len("wait 0.05") % 2 == 0] for i in range(8)]
+
+
+def test_a_batch_that_kills_once(lab):
+    answers = lab.connect().rows(lab.filter, [[["a"]], [["kill once"]], [["bb"]]])
+    assert texts(answers) == [[0], [0], [1]]
+    assert len(lab.engines()) == 2
+
+
+def test_a_batch_that_kills_always(lab, eventually):
+    answers = lab.connect().rows(lab.filter, [[["a"]], [["kill"], ["b"]], [["c"]]])
+    assert next(answers).codes.tolist() == [[0]]
+    with pytest.raises(EngineCrashError) as caught:
+        list(answers)
+    message = str(caught.value)
+    assert "lost 3 times in a row at the same place of operator 'op': batch 2 of this task, 2 rows" in message
+    assert "killed by signal 9" in message and "engine-3.log" in message and "ready after" in message
+    assert len(lab.engines()) == 3
+    assert texts(lab.connect().rows(lab.filter, [[["bb"]]])) == [[1]]  # the next task finds a new one
+
+
+def test_progress_renews_the_patience(lab):
+    engine = lab.connect()
+    answers = engine.rows(lab.filter, ([[f"{i}"]] for i in range(10)))
+    for _ in range(3):
+        next(answers)
+        kill(engine.stats()["pid"])
+    assert len(list(answers)) == 7
+
+
+def test_many_streams_share_one_successor(lab):
+    engines = [lab.connect() for _ in range(3)]
+    batches = [[[f"wait 0.0{i}"]] for i in range(8)]
+    results = []
+
+    def run(engine):
+        results.append(texts(engine.rows(lab.filter, batches)))
+
+    threads = [threading.Thread(target=run, args=(engine,)) for engine in engines for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    kill(lab.engines()[0])
+    for thread in threads:
+        thread.join(30)
+    assert results == [even(batches)] * 6
+    assert len(lab.engines()) == 2
+
+
+def test_an_engine_that_has_ended_is_replaced_when_needed(lab, eventually):
+    engine = lab.connect()
+    (first,) = lab.engines()
+    engine.stop()
+    eventually(lambda: identify(first) is None)
+    stats = engine.stats()  # of the one that ended; asking starts none
+    assert stats["pid"] == first and stats["state"] == "ended" and engine.describe()["model"] == "fake://ok"
+    assert len(lab.engines()) == 1
+    assert texts(engine.rows(lab.filter, [[["bb"]]])) == [[1]]
+    assert len(lab.engines()) == 2
+
+
+def test_totals_of_a_dead_engine_are_not_lost(lab, eventually):
+    engine = lab.connect()
+    list(engine.rows(lab.filter, [[["a"], ["bb"]]]))
+    eventually(lambda: read_stats(lab.application)[0]["operators"])
+    kill(lab.engines()[0])
+    list(engine.rows(lab.filter, [[["c"]], [["fail"]]]))
+    eventually(lambda: len(stats := read_stats(lab.application)) == 2 and stats[1]["operators"])
+    dead, alive = read_stats(lab.application)
+    assert (dead["alive"], dead["state"], dead["run"]) == (False, "ready", 1)
+    assert (alive["alive"], alive["state"], alive["run"]) == (True, "ready", 2)
+    total = total_operators([dead, alive])["op"]
+    assert (total["rows"], total["batches"], total["errors"], total["asked"]) == (4, 3, 1, [4])
+    assert total["templates"] == ["Is {0} even?"] and total["first"] < total["last"]
+
+
+def test_a_silent_engine_is_mentioned(lab, monkeypatch, caplog, eventually):
+    monkeypatch.setattr(client_module, "SILENCE", 0.2)
+    monkeypatch.setattr(connection, "_ACTION_TIMEOUT", 0.3)
+    engine = lab.connect()
+    (pid,) = lab.engines()
+    thread = threading.Thread(target=lambda: results.extend(engine.rows(lab.filter, [[["freeze"]], [["bb"]]])))
+    results = []
+    with caplog.at_level(logging.WARNING, logger=client_module.__name__):
+        thread.start()
+        eventually(lambda: f"engine process {pid} does not answer" in caplog.text)
+    assert "engine-1.log" in caplog.text and "'op'" in caplog.text
+    os.kill(pid, signal.SIGCONT)
+    thread.join(10)
+    assert texts(results) == [[1], [1]]
