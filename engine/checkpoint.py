@@ -19,7 +19,10 @@ def read_facts(directory: Path) -> ModelFacts:
     path = directory / "config.json"
     if not path.is_file():
         raise ModelError(f"{directory} has no config.json; accepted: a directory of safetensors with its configuration")
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
     accepted = ", ".join(FAMILIES)
     name = next(iter(raw.get("architectures") or []), None)
     if name not in FAMILIES:

@@ -8,16 +8,7 @@ from quail_spark.optimizer.errors import ConfigError, ModelError
 from .checkpoint import load_decoder
 from .models.decoder import Decoder
 
-HUB_FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.json",
-    "tokenizer*",
-    "*.model",
-    "merges.txt",
-    "vocab*",
-    "*.jinja",
-)
+HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model")
 
 
 def load_model(path_or_id: str, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "auto") -> Decoder:

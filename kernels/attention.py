@@ -1,21 +1,20 @@
 """Attention of a ragged chunk on the CPU: new tokens over their own segment (causal) and over cached, shared prefixes.
 
-The two parts come from torch's CPU flash kernel, which returns the log-sum-exp of each row, and merge exactly:
+Both parts come from torch's CPU flash kernel, which returns the log-sum-exp of each row, and merge exactly:
 out = out₁ + (out₂ − out₁) · σ(lse₂ − lse₁)  (FlashDecoding; Dao et al. 2023). All segments behind one prefix form one
-product, so the prefix is read once. Short segments are padded to one length and run as one batch. Key/value heads are
-shared by the kernel itself (GQA), never repeated. Working memory is bounded by the rows of the chunk.
+product, so the prefix is read once. Items of similar size are padded into one call. Key/value heads are shared by the
+kernel itself (GQA), never repeated, and scores are never held for more than a tile, so working memory is a few
+times the chunk's rows.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
+from .padding import PaddedRows, similar
 from .ragged import Ragged
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-# A segment joins a batch of longer ones while padding wastes no more (query, key) pairs than this, or this share.
-PAD_PAIRS, PAD_SHARE = 2048, 0.25
 MERGE_ROWS = 1024
 
 
@@ -23,137 +22,94 @@ class Attention:
     """The plan of one chunk, built once and used by every layer. Index tensors live on the CPU."""
 
     def __init__(self, ragged: Ragged):
-        self.ragged = ragged
-        self._own = _batches(ragged, range(ragged.segments))
-        self._own_last = _batches(ragged, ragged.answers)
-        self._answer_row = {s: i for i, s in enumerate(ragged.answers)}
-        self._prefix_from = ragged.starts[ragged.groups[0].first] if ragged.groups else ragged.rows
+        starts, answers, groups = ragged.starts, ragged.answers, ragged.groups
+        self._rows = ragged.rows
+        self._own = _own_batches(ragged, range(ragged.segments))
+        self._prefixes = _prefix_batches([(starts[g.first], starts[g.last], g.slots) for g in groups])
+        # In the last layer the queries are the answers: row i is answer i.
+        ordinal = {segment: i for i, segment in enumerate(answers)}
+        batches = similar([(1, ragged.length(s)) for s in answers])
+        self._own_last = [(torch.tensor(batch), _padded(ragged, [answers[i] for i in batch])) for batch in batches]
+        spans = [([ordinal[s] for s in range(g.first, g.last) if s in ordinal], g.slots) for g in groups]
+        self._prefixes_last = _prefix_batches([(span[0], span[-1] + 1, slots) for span, slots in spans if span])
 
     def attend(self, qkv: torch.Tensor, heads: int, pool_k: torch.Tensor, pool_v: torch.Tensor, out: torch.Tensor):
         """Every new token. `qkv` [rows, heads + 2·kv_heads, dim], pools [slots, kv_heads, dim] → `out` [rows, heads, dim].
 
         `qkv` and `out` may have more rows than the chunk has tokens; those are neither read nor written.
         """
-        first, rows = self._prefix_from, self.ragged.rows
-        lse = torch.empty(rows - first, heads)
+        lse = torch.empty(self._rows, heads) if self._prefixes else None
         sizes = (heads, pool_k.shape[1], pool_k.shape[1])
         for batch in self._own:
-            q, k, v = batch.padded(qkv).transpose(1, 2).split(sizes, dim=1)
+            q, k, v = batch.gather(qkv).transpose(1, 2).split(sizes, dim=1)
             part, part_lse = _flash(q, k, v, 0.0, True)
-            batch.place(part.transpose(1, 2), out)
-            if batch.behind_prefix:
-                batch.place(part_lse.transpose(1, 2), lse, first)
-        for group in self.ragged.groups:
-            at = slice(self.ragged.starts[group.first], self.ragged.starts[group.last])
-            part, part_lse = _over_prefix(qkv[at, :heads], pool_k, pool_v, group.slots)
-            _merge(out[at], lse[at.start - first : at.stop - first], part, part_lse)
+            batch.put(out, batch.real_rows(part.transpose(1, 2)))
+            if lse is not None:
+                batch.put(lse, batch.real_rows(part_lse.transpose(1, 2)))
+        for prefix in self._prefixes:
+            prefix.fold_in(qkv[:, :heads], pool_k, pool_v, out, lse)
 
     def attend_last(
         self, q: torch.Tensor, kv: torch.Tensor, pool_k: torch.Tensor, pool_v: torch.Tensor
     ) -> torch.Tensor:
         """The last token of each answering segment: `q` [answers, heads, dim], `kv` [rows, 2·kv_heads, dim] → like `q`."""
-        out = torch.empty(q.shape, dtype=q.dtype)
-        lse = torch.empty(q.shape[:2])
-        for batch in self._own_last:
-            index = torch.tensor([self._answer_row[s] for s in batch.segments])
-            out[index], lse[index] = _single_queries(q[index], batch.padded(kv), batch.real)
-        for group in self.ragged.groups:
-            index = [self._answer_row[s] for s in range(group.first, group.last) if s in self._answer_row]
-            if index:
-                at = slice(index[0], index[-1] + 1)
-                part, part_lse = _over_prefix(q[at], pool_k, pool_v, group.slots)
-                _merge(out[at], lse[at], part, part_lse)
+        out, lse = torch.empty(q.shape, dtype=q.dtype), torch.empty(q.shape[:2])
+        for index, batch in self._own_last:
+            k, v = batch.gather(kv).transpose(1, 2).chunk(2, dim=1)
+            # The heads that share a key/value head are its queries.
+            part, part_lse = _flash(q[index].unflatten(1, (k.shape[1], -1)), k, v, attn_mask=_mask(batch.real))
+            out[index], lse[index] = part.flatten(1, 2), part_lse.flatten(1, 2)
+        for prefix in self._prefixes_last:
+            prefix.fold_in(q, pool_k, pool_v, out, lse)
         return out
 
 
-@dataclass
-class _Padded:
-    """Segments padded to one length. `rows` int64 [batch · length]: the row at each place (None: the rows from `start` on).
+class _PrefixBatch:
+    """Queries of similar count behind prefixes of similar length, one prefix an item."""
 
-    `real` bool [batch, length] (None: all): the places that are not padding; `places` int64: the same as flat indices,
-    with `targets` int64: their rows.
-    """
+    def __init__(self, items: Sequence[tuple[int, int, torch.Tensor]]):
+        """`items`: (first row, row behind the last, slots of the prefix)."""
+        self.queries = PaddedRows([first for first, _, _ in items], [last - first for first, last, _ in items])
+        counts = [len(slots) for _, _, slots in items]
+        keys = PaddedRows([sum(counts[:i]) for i in range(len(counts))], counts)
+        self.slots = keys.gather(torch.cat([slots for _, _, slots in items]))
+        self.mask = _mask(keys.real)
 
-    segments: list[int]
-    length: int
-    start: int
-    behind_prefix: bool
-    rows: torch.Tensor | None = None
-    real: torch.Tensor | None = None
-    places: torch.Tensor | None = None
-    targets: torch.Tensor | None = None
-
-    def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, heads, dim] → [batch, length, heads, dim]; a place of padding repeats the segment's last token."""
-        count = len(self.segments)
-        flat = x[self.start : self.start + count * self.length] if self.rows is None else x.index_select(0, self.rows)
-        return flat.unflatten(0, (count, self.length))
-
-    def place(self, part: torch.Tensor, out: torch.Tensor, first: int = 0) -> None:
-        """Write `part` [batch, length, …] back to its rows of `out`, whose row 0 is row `first` of the chunk."""
-        flat = part.flatten(0, 1)
-        if self.rows is None:
-            out[self.start - first : self.start - first + len(flat)] = flat
-            return
-        if self.places is not None:
-            flat = flat.index_select(0, self.places)
-        out.index_copy_(0, self.targets - first if first else self.targets, flat)
+    def fold_in(self, q, pool_k, pool_v, out, lse) -> None:
+        """Merge attention over the prefixes into `out` [rows, heads, dim] and its `lse` [rows, heads]."""
+        k, v = (pool.index_select(0, self.slots.flatten()).unflatten(0, self.slots.shape) for pool in (pool_k, pool_v))
+        part, part_lse = _flash(*(x.transpose(1, 2) for x in (self.queries.gather(q), k, v)), attn_mask=self.mask)
+        part, part_lse = (self.queries.real_rows(x.transpose(1, 2)) for x in (part, part_lse))
+        merged = merge(self.queries.take(out), self.queries.take(lse), part, part_lse)
+        self.queries.put(out, merged)
 
 
-def _batches(ragged: Ragged, segments: Iterable[int]) -> list[_Padded]:
-    """Group segments of similar length; those behind a prefix apart from those without one."""
-    first = ragged.groups[0].first if ragged.groups else ragged.segments
-    batches, current = [], []
-    for segment in sorted(segments, key=lambda s: (s >= first, ragged.length(s)), reverse=True):
-        if current and not _fit(ragged.length(current[0]), ragged.length(segment), current[0] >= first > segment):
-            batches.append(_pad(ragged, sorted(current), first))
-            current = []
-        current.append(segment)
-    return [*batches, _pad(ragged, sorted(current), first)] if current else batches
-
-
-def _fit(longest: int, length: int, apart: bool) -> bool:
-    waste = longest * longest - length * length
-    return not apart and waste <= max(PAD_PAIRS, PAD_SHARE * length * length)
-
-
-def _pad(ragged: Ragged, segments: list[int], first: int) -> _Padded:
-    lengths = torch.tensor([ragged.length(s) for s in segments])
-    starts = torch.tensor([ragged.starts[s] for s in segments])
-    longest, behind = int(lengths.max()), segments[0] >= first
-    same = bool((lengths == longest).all())
-    if same and segments[-1] - segments[0] == len(segments) - 1:
-        return _Padded(segments, longest, int(starts[0]), behind)
-    column = torch.arange(longest)
-    rows = (starts[:, None] + torch.minimum(column, lengths[:, None] - 1)).flatten()
-    if same:
-        return _Padded(segments, longest, 0, behind, rows, targets=rows)
-    real = column < lengths[:, None]
-    places = real.flatten().nonzero().squeeze(1)
-    return _Padded(segments, longest, 0, behind, rows, real, places, rows[places])
-
-
-def _over_prefix(q, pool_k, pool_v, slots):
-    """`q` [rows, heads, dim] over the whole prefix → output [rows, heads, dim], log-sum-exp [rows, heads]."""
-    k, v = pool_k.index_select(0, slots), pool_v.index_select(0, slots)
-    out, lse = _flash(*(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)))
-    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
-
-
-def _single_queries(q, kv, real):
-    """One query a segment: `q` [batch, heads, dim] over `kv` [batch, length, 2·kv_heads, dim], padding masked out."""
-    batch, heads, dim = q.shape
-    k, v = kv.transpose(1, 2).chunk(2, dim=1)
-    mask = None
-    if real is not None:
-        mask = torch.zeros(real.shape, dtype=torch.float32).masked_fill_(~real, float("-inf"))[:, None, None, :]
-    out, lse = _flash(q.unflatten(1, (k.shape[1], -1)), k, v, attn_mask=mask)
-    return out.reshape(batch, heads, dim), lse.reshape(batch, heads)
-
-
-def _merge(out, lse, other, other_lse) -> None:
-    """Fold `other` into `out` [rows, heads, dim] in place, in float32."""
+def merge(out: torch.Tensor, lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> torch.Tensor:
+    """Attention over the union of two disjoint key sets: outputs [rows, heads, dim], log-sum-exps [rows, heads], float32 inside."""
+    merged = torch.empty_like(out)
     for start in range(0, len(out), MERGE_ROWS):
         rows = slice(start, start + MERGE_ROWS)
         weight = torch.sigmoid(other_lse[rows] - lse[rows]).unsqueeze(-1)
-        out[rows] = torch.lerp(out[rows].float(), other[rows].float(), weight).to(out.dtype)
+        merged[rows] = torch.lerp(out[rows].float(), other[rows].float(), weight)
+    return merged
+
+
+def _own_batches(ragged: Ragged, segments: Sequence[int]) -> list[PaddedRows]:
+    lengths = [(ragged.length(s), ragged.length(s)) for s in segments]
+    return [_padded(ragged, [segments[i] for i in batch]) for batch in similar(lengths)]
+
+
+def _padded(ragged: Ragged, segments: Sequence[int]) -> PaddedRows:
+    return PaddedRows([ragged.starts[s] for s in segments], [ragged.length(s) for s in segments])
+
+
+def _prefix_batches(items: Sequence[tuple[int, int, torch.Tensor]]) -> list[_PrefixBatch]:
+    sizes = [(last - first, len(slots)) for first, last, slots in items]
+    return [_PrefixBatch([items[i] for i in batch]) for batch in similar(sizes)]
+
+
+def _mask(real: torch.Tensor | None) -> torch.Tensor | None:
+    """[batch, keys] of what is no padding → what to add to scores [batch, heads, queries, keys]."""
+    if real is None:
+        return None
+    return torch.zeros(real.shape).masked_fill_(~real, float("-inf"))[:, None, None, :]

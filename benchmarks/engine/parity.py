@@ -27,7 +27,10 @@ def prompts(tokenizer, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         [{"role": "user", "content": "@@"}], tokenize=False, add_generation_prompt=True
     )
     head, tail = chat.split("@@")
-    encode = lambda text: np.array(tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+    def encode(text: str) -> np.ndarray:
+        return np.array(tokenizer.encode(text, add_special_tokens=False), np.int32)
+
     return [(encode(head + text), encode(QUESTION + tail)) for text in texts]
 
 

@@ -18,7 +18,6 @@ from quail_spark.engine.loader import load_model
 from quail_spark.engine.models.decoder import BLOCK_ROWS
 from quail_spark.engine.runner import Runner, Segment
 
-
 CLOCK = time.perf_counter
 
 
@@ -43,7 +42,7 @@ def median_seconds(work, repeat: int) -> float:
 
 def products_alone(model, rows: int):
     """The linear layers of one chunk on random input, in the blocks of the forward pass, and nothing else."""
-    layer, c = model.layers[0], model.config
+    c = model.config
     block = torch.randn(min(rows, BLOCK_ROWS["cpu"]), c.hidden).to(model.dtype)
     mixed = torch.randn(min(rows, BLOCK_ROWS["cpu"]), c.heads * c.head_dim).to(model.dtype)
 

@@ -1,0 +1,5 @@
+"""One thread: small tensors, and other tests may run beside these."""
+
+import torch
+
+torch.set_num_threads(1)
