@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from quail_spark.kernels.attention import Attention
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.optimizer.errors import EngineError, RowError

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import torch
-from quail_spark.optimizer.errors import ModelError
 from safetensors import safe_open
+
+from quail_spark.optimizer.errors import ModelError
 
 from .models import FAMILIES
 from .models.decoder import Decoder, Layer

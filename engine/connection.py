@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from pyarrow import flight
+
 from quail_spark.optimizer.plan import OperatorSpec
 
 from .evaluator import Answers

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+
 from quail_spark.optimizer.plan import OperatorSpec
 
 Texts = list[list[str | None]]  # texts[row][column]

@@ -1,6 +1,7 @@
 """Key/value state in pages: a pool with reference counts, and nodes that hold runs of tokens as a tree."""
 
 import torch
+
 from quail_spark.optimizer.errors import EngineError, OutOfPagesError
 
 

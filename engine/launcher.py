@@ -18,9 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from quail_spark.optimizer.errors import EngineError, EngineStartError
-
 import quail_spark
+from quail_spark.optimizer.errors import EngineError, EngineStartError
 
 from .config import EngineConfig
 from .connection import Connection, EngineGone

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
 from .checkpoint import load_decoder

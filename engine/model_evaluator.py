@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
+
 from quail_spark.optimizer.plan import OperatorSpec
 
 from .config import EngineConfig

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from quail_spark.optimizer.errors import ModelError
 
 from .tokens import Tokens

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from threading import Lock
 
 import numpy as np
+
 from quail_spark.optimizer.plan import OperatorSpec
 from quail_spark.optimizer.template import Placeholder
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from quail_spark.optimizer.errors import ConfigError, EngineError
 
 from .batch import Batch, Segment, check_segments, pack, release

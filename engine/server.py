@@ -16,6 +16,7 @@ from queue import SimpleQueue
 
 import pyarrow as pa
 from pyarrow import flight
+
 from quail_spark.optimizer.errors import EngineError
 from quail_spark.optimizer.plan import OperatorSpec
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
 from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, OperatorSpec
 
 from .evaluator import Answers, Counts

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from quail_spark.optimizer.errors import ModelError
 from tokenizers import Tokenizer
+
+from quail_spark.optimizer.errors import ModelError
 
 _SENTINEL = "quailsentinel7f3a"
 _AROUND = ("{}", " {}", "{} ", "x{}x", "\n{}\n", "{0}{0}", "0{}.")

@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
+
 from quail_spark.optimizer import errors as quail_errors
 from quail_spark.optimizer.errors import EngineError, QuailError
 from quail_spark.optimizer.plan import OperatorSpec

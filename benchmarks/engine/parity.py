@@ -12,10 +12,11 @@ import json
 import numpy as np
 import pandas as pd
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model, resolve_checkpoint
 from quail_spark.engine.runner import Runner, Segment
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 QUESTION = "\n\nQuestion: Is the text above a positive review? Answer with TRUE or FALSE only."
 WORDS = ("TRUE", " TRUE", "True", " True", "FALSE", " FALSE", "False", " False")

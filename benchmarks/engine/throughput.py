@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import torch
+
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
 from quail_spark.engine.models.decoder import BLOCK_ROWS

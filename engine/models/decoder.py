@@ -5,6 +5,7 @@ projection while it is in the cache.
 """
 
 import torch
+
 from quail_spark.kernels.linear import GatedMLP, Linear
 from quail_spark.kernels.rows import adjacent_pairs, qk_norm_rope, rms_norm, rope
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 import torch
+
 from quail_spark.optimizer.errors import ModelError
 
 

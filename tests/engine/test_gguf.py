@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from quail_spark.engine import gguf as conversion
 from quail_spark.engine.cache import cache_dir
 from quail_spark.engine.config import EngineConfig

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from quail_spark.engine.kv import KVNode, PagePool
 from quail_spark.optimizer.errors import EngineError, OutOfPagesError
 

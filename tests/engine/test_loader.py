@@ -9,15 +9,16 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from quail_spark.engine.checkpoint import read_facts
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model, resolve_checkpoint, resolve_dtype
 from quail_spark.engine.models.rope import FREQUENCIES, read_rope
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.optimizer.errors import ConfigError, ModelError
-from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpoints

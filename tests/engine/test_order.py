@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from quail_spark.engine.order import PassRates, best_order, expected_cost
 from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 

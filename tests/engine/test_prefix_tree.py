@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+
 from quail_spark.engine.prefix_tree import Path, build, common_prefix, shared_length
 
 

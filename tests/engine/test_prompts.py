@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+
 from quail_spark.engine import prompts
 from quail_spark.engine.prompts import Control, lay_out
 from quail_spark.engine.rendering import Renderer, TokenCache

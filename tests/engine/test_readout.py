@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS, Readout
 from quail_spark.optimizer.errors import ModelError
 

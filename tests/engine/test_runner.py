@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
 from quail_spark.engine.runner import Runner, Segment, plan_pages

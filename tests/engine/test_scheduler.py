@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+
 from quail_spark.engine.kv import KVNode, PagePool
 from quail_spark.engine.prefix_tree import Path, build
 from quail_spark.engine.runner import Segment

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.factory import make_evaluator
 from quail_spark.engine.scripted import scripted_answer

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
 from quail_spark.engine.tokens import Tokens
 from quail_spark.optimizer.errors import ModelError
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 # Directories of real tokenizers to test as well, separated by os.pathsep.
 REAL = [Path(path) for path in os.environ.get("QUAIL_TEST_TOKENIZERS", "").split(os.pathsep) if path]

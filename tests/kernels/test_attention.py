@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from quail_spark.kernels import naive
 from quail_spark.kernels.attention import Attention, merge
 from quail_spark.kernels.padding import CALL_PAIRS, MOST_KEYS, PAD_SHARE, PaddedRows, similar

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from quail_spark.kernels import naive
 from quail_spark.kernels.linear import GatedMLP, Linear, can_pack
 from quail_spark.kernels.rows import adjacent_pairs, qk_norm_rope, rms_norm, rope, swiglu

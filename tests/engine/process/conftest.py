@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
 from quail_spark.engine import launcher
 from quail_spark.engine.client import connect
 from quail_spark.engine.config import EngineConfig

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+
 from quail_spark.engine import client as client_module
 from quail_spark.engine import connection
 from quail_spark.engine.processes import identify

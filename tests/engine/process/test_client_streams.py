@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from quail_spark.engine import client as client_module
 from quail_spark.optimizer.errors import EngineError, QuailError, RowError
 from quail_spark.optimizer.plan import FAILED, NULL, OperatorSpec, Predicate

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+
 from quail_spark.engine.processes import ProcessId, identify
 from quail_spark.engine.runtime_dir import RuntimeDirectory
 from quail_spark.engine.stats import read_stats

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+
+import quail_spark
 from quail_spark.engine import launcher
 from quail_spark.engine.client import connect
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.processes import identify
 from quail_spark.engine.runtime_dir import RuntimeDirectory
 from quail_spark.optimizer.errors import ConfigError, EngineError, EngineStartError, ModelError
-
-import quail_spark
 
 
 def race(lab, python, racers, model="fake://ok"):

@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+
 from quail_spark.engine.evaluator import Answers, Counts
 from quail_spark.engine.stats import Stats, total_operators
 from quail_spark.optimizer.plan import OperatorSpec, Predicate

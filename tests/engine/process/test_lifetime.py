@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 from quail_spark.engine import processes
 from quail_spark.engine.lifetime import LEAST_IDLE, OWNERLESS, End, Ending, Lifetime
 from quail_spark.engine.processes import ProcessId, identify, is_alive, own_process

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from quail_spark.engine import wire
 from quail_spark.engine.evaluator import Answers, Counts
 from quail_spark.engine.wire import Codec, decode_error, decode_request, encode_error, encode_request

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from quail_spark.engine import host, lifetime, server
 from quail_spark.engine.evaluator import Answers, Counts
 from quail_spark.optimizer.errors import ModelError, RowError
