@@ -44,7 +44,7 @@ def tokenizer_of():
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory):
-    """Directory of a random Qwen3: 4 layers, 4 KiB of KV a token in float32, context 1024."""
+    """Directory of a random Qwen3: 4 KiB of KV a token in float32, context 1024."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -55,10 +55,10 @@ def tiny_checkpoint(tmp_path_factory):
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=4,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
-        head_dim=32,
+        head_dim=64,
         max_position_embeddings=1024,
         initializer_range=0.2,
     )

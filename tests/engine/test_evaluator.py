@@ -6,10 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+
 from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.factory import make_evaluator
+from quail_spark.engine.loader import load_model
 from quail_spark.engine.model_evaluator import ModelEvaluator
 from quail_spark.engine.prompts import Control, lay_out
-from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS
+from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS, Readout
+from quail_spark.engine.runner import Runner
 from quail_spark.engine.tokens import Tokens
 from quail_spark.optimizer.errors import QuailError
 from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, Argument, OperatorSpec, Predicate
@@ -17,8 +21,8 @@ from quail_spark.optimizer.template import Placeholder
 
 TOLERANCE = 2e-3  # of margins, which are of order 1
 CONTEXT = 256
-# (token budget, KV bytes): roomy; passes of 24 tokens; KV for 256 tokens; both
-BUDGETS = [(4096, 64 << 20), (24, 64 << 20), (4096, 1 << 20), (24, 1 << 20)]
+# (token budget, KV bytes): roomy; KV for 256 tokens; passes of 40 tokens as well
+BUDGETS = [(4096, 64 << 20), (4096, 1 << 20), (40, 1 << 20)]
 
 
 class Oracle:
@@ -65,16 +69,23 @@ def oracle(tiny_checkpoint):
     return Oracle(tiny_checkpoint)
 
 
+@pytest.fixture(scope="module")
+def parts(tiny_checkpoint):
+    """Tokens, readout and weights, read once."""
+    tokens = Tokens.load(tiny_checkpoint)
+    return tokens, Readout.of(tokens), load_model(tiny_checkpoint, dtype="float32")
+
+
 @pytest.fixture
-def evaluator_of(tiny_checkpoint):
+def evaluator_of(parts):
     """Makes evaluators, and checks at the end that no page has leaked."""
     made = []
+    tokens, readout, model = parts
 
     def make(budget: int = 4096, kv_bytes: int = 64 << 20, **more) -> ModelEvaluator:
-        settings = dict(
-            dtype="float32", threads=1, max_context=CONTEXT, page_size=4, token_budget=budget, kv_bytes=kv_bytes
-        )
-        made.append(ModelEvaluator.load(EngineConfig(str(tiny_checkpoint), **settings | more)))
+        settings = dict(threads=1, max_context=CONTEXT, page_size=4, token_budget=budget, kv_bytes=kv_bytes)
+        config = EngineConfig("tiny", **settings | more)
+        made.append(ModelEvaluator(config, tokens, readout, Runner(model, config, readout.ids), "tiny"))
         return made[-1]
 
     yield make
@@ -201,7 +212,7 @@ def test_rows(oracle, evaluator_of, kind, layout, budget, kv_bytes):
     for name, predicates in ROW_PREDICATES.items():
         spec = OperatorSpec(name, kind, predicates, layout)
         session = evaluator.open(spec)
-        for count in (12, 0, 1, 9):
+        for count in (9, 0, 1, 5):
             rows = random_rows(rng, count)
             checker = Checker(oracle, spec)
             answers = session.rows(rows)
@@ -270,8 +281,14 @@ def test_a_document_serves_all_predicates(oracle, evaluator_of):
     assert counts.reused_tokens >= len(document)
 
 
+def long_rows(count: int) -> list[list[str]]:
+    rng = random.Random(9)
+    words = ["refund", "film", "liked", "TRUE", "naive", "one", "two", "claim", "very", "much", "asks"]
+    return [[" ".join(rng.choice(words) for _ in range(40))] for _ in range(count)]
+
+
 def test_filter_keeps_the_document_for_the_next_predicate(oracle, evaluator_of):
-    rows = [[f"text {i} " + "word film " * 20] for i in range(20)]
+    rows = long_rows(20)
     spec = OperatorSpec("f", "filter", (FIRST, SECOND))
     counts = evaluator_of().open(spec).rows(rows).counts
     assert counts.asked[0] + counts.asked[1] > len(rows), "no row reached its second predicate: change the texts"
@@ -282,7 +299,7 @@ def test_filter_keeps_the_document_for_the_next_predicate(oracle, evaluator_of):
 
 
 def test_too_few_pages_cost_time_only(oracle, evaluator_of):
-    rows = [[f"text {i} " + "word film " * 25] for i in range(20)]
+    rows = long_rows(20)
     spec = OperatorSpec("f", "filter", (FIRST, SECOND))
     roomy = evaluator_of().open(spec).rows(rows)
     tight = evaluator_of(kv_bytes=1 << 20).open(spec).rows(rows)
@@ -384,7 +401,7 @@ def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind):
         return session.rows([[f"text {i} " + "word film " * 20] for i in range(8)])
 
     run, broken_at = evaluator.runner.run, 0
-    for broken_at in range(1, 30):
+    for broken_at in (1, 2, 3, 4, 6, 9, 14, 20, 30):
         calls = iter(range(1, 1000))
 
         def breaking(segments, at=broken_at, calls=calls):
@@ -414,8 +431,15 @@ def test_kind_and_shape_are_checked(evaluator_of):
         evaluator.open(OperatorSpec("p", "pairs", (PAIR,))).pairs([["x"]], [1, 2], [[["y"]]])
 
 
-def test_description_is_plain(evaluator_of):
+def test_an_evaluator_from_settings(tiny_checkpoint, oracle):
     import json
 
-    facts = json.loads(json.dumps(evaluator_of().describe()))
+    config = EngineConfig(str(tiny_checkpoint), dtype="float32", threads=1, max_context=CONTEXT)
+    evaluator = make_evaluator(config)
+    spec = OperatorSpec("x", "answers", (FIRST,))
+    Checker(oracle, spec).check(evaluator.open(spec).rows([["word film"]]), [(["word film"], [])])
+    facts = json.loads(json.dumps(evaluator.describe()))
     assert facts["max_context"] == CONTEXT and facts["device"] == "cpu" and facts["dtype"] == "float32"
+    assert facts["model"] == str(tiny_checkpoint) and facts["remembered_answers"] == 1
+    evaluator.close()
+    check_no_leak(evaluator)
