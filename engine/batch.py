@@ -47,7 +47,7 @@ class Batch:
     nodes: list[KVNode | None]
 
 
-def check_segments(segments: Sequence[Segment], max_context: int) -> None:
+def check_segments(segments: Sequence[Segment], max_context: int, vocab: int) -> None:
     """Raise EngineError or RowError for a segment that can't be run."""
     for index, segment in enumerate(segments):
         count = len(segment.tokens)
@@ -55,6 +55,9 @@ def check_segments(segments: Sequence[Segment], max_context: int) -> None:
             raise EngineError(f"segment {index} has no tokens; accepted: 1 or more")
         if not 0 <= segment.keep <= count:
             raise EngineError(f"segment {index} keeps {segment.keep} of {count} tokens; accepted: 0 to {count}")
+        least, most = int(np.min(segment.tokens)), int(np.max(segment.tokens))
+        if least < 0 or most >= vocab:
+            raise EngineError(f"segment {index} has token ids {least} to {most}; accepted: 0 to {vocab - 1}")
         length = count + (segment.parent.length if segment.parent else 0)
         if length > max_context:
             raise RowError(
@@ -75,7 +78,10 @@ def pack(segments: Sequence[Segment], pool: PagePool, device: torch.device) -> B
         raise
     # What a segment neither keeps nor answers with is not computed.
     used = [len(s.tokens) if s.answer else s.keep for s in segments]
-    order = sorted((i for i in range(len(segments)) if used[i]), key=lambda i: (_group_key(segments[i]), used[i]))
+    parents = {id(s.parent): n for n, s in enumerate(segments, 1) if s.parent is not None}
+    order = sorted(
+        (i for i in range(len(segments)) if used[i]), key=lambda i: (parents.get(id(segments[i].parent), 0), used[i])
+    )
     starts = np.concatenate([[0], np.cumsum([used[i] for i in order])]).astype(np.int64).tolist()
     answers = [place for place, i in enumerate(order) if segments[i].answer]
     ordinal = {i: n for n, i in enumerate(i for i, s in enumerate(segments) if s.answer)}
@@ -98,11 +104,6 @@ def release(nodes: Sequence[KVNode | None]) -> None:
     for node in nodes:
         if node is not None:
             node.release()
-
-
-def _group_key(segment: Segment) -> int:
-    """Segments without a parent first, then one run for each parent."""
-    return 0 if segment.parent is None else id(segment.parent)
 
 
 def _groups(parents: list[KVNode | None]) -> list[PrefixGroup]:

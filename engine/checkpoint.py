@@ -1,6 +1,7 @@
 """Weights from a directory of safetensors, read tensor by tensor, cast and fused."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from safetensors import safe_open
 from quail_spark.optimizer.errors import ModelError
 
 from .models import FAMILIES
-from .models.decoder import Decoder, Layer
+from .models.decoder import Decoder, HeadRows, Layer
 from .models.facts import ModelFacts
 
 
@@ -47,9 +48,13 @@ def load_decoder(directory: Path, device: torch.device, dtype: torch.dtype) -> D
     facts = read_facts(directory)
     with torch.inference_mode(), Tensors(directory, device, dtype) as tensors:
         embedding = tensors.get("model.embed_tokens.weight", (facts.vocab, facts.hidden))
-        head = embedding if facts.tied else tensors.get("lm_head.weight", (facts.vocab, facts.hidden))
+        head = _rows_of(embedding) if facts.tied else tensors.rows("lm_head.weight", (facts.vocab, facts.hidden))
         layers = [_layer(tensors, facts, index) for index in range(facts.layers)]
         return Decoder(facts, embedding, layers, tensors.get("model.norm.weight", (facts.hidden,)), head)
+
+
+def _rows_of(embedding: torch.Tensor) -> HeadRows:
+    return lambda ids: embedding[torch.tensor(ids, device=embedding.device)].float()
 
 
 def _layer(tensors: "Tensors", facts: ModelFacts, index: int) -> Layer:
@@ -85,7 +90,7 @@ class Tensors:
             raise ModelError(f"{directory} has no *.safetensors file; accepted: weights as safetensors, or a GGUF file")
         self.directory, self.device, self.dtype = directory, device, dtype
         self.open = []
-        self.where = {}
+        self.where, self.paths = {}, {}
         for path in files:
             try:
                 handle = safe_open(path, framework="pt", device="cpu").__enter__()
@@ -94,6 +99,7 @@ class Tensors:
                 raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
             self.open.append(handle)
             self.where.update(dict.fromkeys(handle.keys(), handle))
+            self.paths.update(dict.fromkeys(handle.keys(), path))
 
     def __enter__(self) -> "Tensors":
         return self
@@ -104,16 +110,31 @@ class Tensors:
         self.open = []
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor by its name. Raises ModelError when it is missing or has another shape."""
+        """A tensor by its name. Raises ModelError when it is missing, or has another shape or a quantised type."""
+        self._check(name, shape)
+        return self.where[name].get_tensor(name).to(self.device, self.dtype)
+
+    def rows(self, name: str, shape: tuple[int, ...]) -> HeadRows:
+        """A reader of single rows, float32, straight from the file. Raises like `get`, now; the files must stay."""
+        self._check(name, shape)
+        path = self.paths[name]
+
+        def read(ids: Sequence[int]) -> torch.Tensor:
+            with safe_open(path, framework="pt", device="cpu") as handle:
+                rows = handle.get_slice(name)
+                return torch.cat([rows[i : i + 1] for i in ids]).to(self.device, torch.float32)
+
+        return read
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self.where:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name!r}")
-        tensor = self.where[name].get_tensor(name)
-        if tuple(tensor.shape) != shape:
+        tensor = self.where[name].get_slice(name)
+        if tuple(tensor.get_shape()) != shape:
             raise ModelError(
-                f"{self.directory}: tensor {name!r} has shape {tuple(tensor.shape)}; the configuration says {shape}"
+                f"{self.directory}: tensor {name!r} has shape {tuple(tensor.get_shape())}; the configuration says {shape}"
             )
-        if not tensor.is_floating_point() or tensor.itemsize < 2:
+        if tensor.get_dtype() not in ("F32", "BF16", "F16"):
             raise ModelError(
-                f"{self.directory}: tensor {name!r} is {tensor.dtype}; accepted: float32, bfloat16, float16"
+                f"{self.directory}: tensor {name!r} is {tensor.get_dtype()}; accepted: F32, BF16, F16 (float32, bfloat16, float16)"
             )
-        return tensor.to(self.device, self.dtype)

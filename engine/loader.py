@@ -15,6 +15,8 @@ HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "merges.txt", "vocab.txt", "t
 def load_model(path_or_id: str, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "auto") -> Decoder:
     """Load a directory, a GGUF file or a hub id. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. Raises ModelError."""
     device = torch.device(device)
+    if device.type != "cpu":
+        raise ConfigError(f"spark.quail.device is {str(device)!r}; accepted by this version's kernels: cpu")
     return load_decoder(resolve_checkpoint(str(path_or_id)), device, resolve_dtype(dtype, device))
 
 

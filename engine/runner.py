@@ -36,7 +36,7 @@ class Runner:
         self.page_pool = PagePool(
             facts.layers, facts.kv_heads, facts.head_dim, pages, config.page_size, model.dtype, model.device
         )
-        self._head_rows = model.head[torch.tensor(self.answer_ids, device=model.device)].float()
+        self._head_rows = model.head(self.answer_ids)
 
     @torch.inference_mode()
     def run(self, segments: Sequence[Segment]) -> tuple[np.ndarray, list[KVNode | None]]:
@@ -46,7 +46,7 @@ class Runner:
         (one reference, the caller's) or None. Raises OutOfPagesError, RowError (longer than the context) or EngineError;
         then nothing stays kept.
         """
-        check_segments(segments, self.max_context)
+        check_segments(segments, self.max_context, self.model.config.vocab)
         batch = pack(segments, self.page_pool, self.model.device)
         try:
             return self._logits(batch), batch.nodes

@@ -4,6 +4,8 @@ Between two attentions everything is row-wise: a block of rows runs through O pr
 projection while it is in the cache.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from quail_spark.kernels.linear import GatedMLP, Linear
@@ -16,6 +18,10 @@ from .rope import rotary
 
 # Rows that go through the row-wise layers together: on a CPU what the caches hold (256 was fastest of 32 … 1,024).
 BLOCK_ROWS = {"cpu": 256}
+
+
+# Only the rows of the answer tokens are ever needed, so a head of its own is not held in memory.
+HeadRows = Callable[[Sequence[int]], torch.Tensor]
 
 
 class Layer:
@@ -49,8 +55,8 @@ class Layer:
 class Decoder:
     """A loaded model. `config` are its facts; `dtype` of weights, activations and KV."""
 
-    def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head):
-        """`embedding`, `head` [vocab, hidden] (one tensor when tied)."""
+    def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head: HeadRows):
+        """`embedding` [vocab, hidden]; `head(ids)` gives those rows of the head, float32 [ids, hidden]."""
         self.config, self.layers = facts, layers
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
         self.dtype, self.device = embedding.dtype, embedding.device

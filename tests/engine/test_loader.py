@@ -134,7 +134,7 @@ def test_refused_files(qwen2, tmp_path):
 def test_quantised_tensors_are_refused(qwen2):
     name = "model.layers.1.mlp.up_proj.weight"
     change_tensors(qwen2, lambda t: t.update({name: t[name].to(torch.float8_e4m3fn)}))
-    with pytest.raises(ModelError, match=rf"'{name}' is torch.float8_e4m3fn; accepted: float32, bfloat16, float16"):
+    with pytest.raises(ModelError, match=rf"'{name}' is F8_E4M3; accepted: F32, BF16, F16"):
         load_model(str(qwen2))
 
 
@@ -157,6 +157,11 @@ def test_sliding_window_bounds_the_context(tmp_path):
     np.testing.assert_allclose(logits(tmp_path, tokens), checkpoints.reference(model, tokens, IDS), atol=1e-4)
     change(tmp_path, use_sliding_window=False, layer_types=None)
     assert read_facts(tmp_path).max_context == 512
+
+
+def test_devices_without_kernels_are_refused(qwen2):
+    with pytest.raises(ConfigError, match="device is 'cuda:0'; accepted by this version's kernels: cpu"):
+        load_model(str(qwen2), device="cuda:0")
 
 
 def test_resolve_local(qwen2, tmp_path):

@@ -155,6 +155,8 @@ def test_segments_are_checked(qwen2):
         run.run([Segment(tokens[:5], node)])
     with pytest.raises(EngineError, match="segment 0 has no tokens"):
         run.run([Segment(tokens[:0])])
+    with pytest.raises(EngineError, match="segment 0 has token ids 0 to 211; accepted: 0 to 210"):
+        run.run([Segment(np.array([0, 211], np.int32))])
     with pytest.raises(EngineError, match="keeps 3 of 2 tokens"):
         run.run([Segment(tokens[:2], keep=3)])
 
