@@ -83,7 +83,7 @@ class Decoder:
                 self._project(index + 1, x[i], turn[block], qkv[block], kv[block])
         self._keep(batch, pool, c.layers - 1, kv)
         answers = self._answers(batch, pool, torch.cat(x)[batch.answer_rows], turn[batch.answer_rows], kv)
-        return rms_norm(answers, self.final_norm, c.norm_eps).float() @ head_rows.T
+        return rms_norm(answers.float(), self.final_norm, c.norm_eps) @ head_rows.T
 
     def _project(self, index: int, x, turn, qkv, kv) -> None:
         """Q, K, V of a block of rows into `qkv`, or for the last layer K, V into `kv`."""
