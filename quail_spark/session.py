@@ -16,6 +16,7 @@ from .sql import rewrite
 
 FUNCTIONS = ("ai_if", "ai_filter", "prompt")
 _STATE = "_quail_spark_before"  # on the session: the settings that `disable` restores
+_PROGRESS = "_quail_spark_progress"  # on the session: its progress line
 _KEYWORDS = {re.sub(r"([A-Z])", r"_\1", s.name).replace(".", "_").lower(): s.name for s in SETTINGS}
 
 
@@ -49,6 +50,7 @@ def enable(spark, model: str | None = None, **settings: Any):
         propagate(spark)
     _wrap_sql(spark)
     _planner(spark, "install")
+    _restart_progress(spark)
     return spark
 
 
@@ -57,6 +59,7 @@ def disable(spark) -> None:
     if not hasattr(spark, _STATE):
         return
     _planner(spark, "uninstall")
+    _stop_progress(spark)
     vars(spark).pop("sql", None)
     for name, value in vars(spark).pop(_STATE).items():
         if value is None:
@@ -156,3 +159,18 @@ def _wrap_sql(spark) -> None:
 def _planner(spark, action: str) -> None:
     if not is_connect(spark) and find_spec("quail_spark.catalyst"):
         getattr(import_module("quail_spark.catalyst"), action)(spark)
+
+
+def _restart_progress(spark) -> None:
+    if is_connect(spark):
+        return
+    from .progress import start_progress
+
+    _stop_progress(spark)
+    setattr(spark, _PROGRESS, start_progress(spark))
+
+
+def _stop_progress(spark) -> None:
+    progress = vars(spark).pop(_PROGRESS, None)
+    if progress is not None:
+        progress.stop()
