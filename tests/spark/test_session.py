@@ -1,0 +1,184 @@
+"""enable() and disable(): what they change, what they refuse, and that they can be undone."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+import quail_spark
+from quail_spark.engines import resolve_device
+from quail_spark.errors import ConfigError, ModelError, SetupError
+from quail_spark.jvm import java_class
+
+from .conftest import MODEL
+from .oracle import answer
+
+Q = "is {0} red?"
+CALL = f"AI.IF(PROMPT('{Q}', CAST(id AS STRING)))"
+EXPECTED = [answer(Q, str(i)) for i in range(8)]
+
+
+def answers(spark, call=CALL):
+    return [row.a for row in spark.sql(f"SELECT id, {call} AS a FROM range(8) ORDER BY id").collect()]
+
+
+def test_enable_returns_the_session_and_may_be_repeated(spark):
+    wrapped = spark.sql
+    assert quail_spark.enable(spark, model=MODEL) is spark
+    assert spark.sql is wrapped
+    assert answers(spark) == EXPECTED
+
+
+def test_spark_sql_keeps_its_face(spark):
+    original = type(spark).sql
+    assert spark.sql.__doc__ == original.__doc__
+    assert list(inspect.signature(spark.sql).parameters) == list(inspect.signature(original).parameters)[1:]
+    assert spark.sql(sqlQuery="SELECT 1 AS x").first().x == 1
+    assert spark.sql("SELECT :x AS x", {"x": 2}).first().x == 2
+    assert spark.sql("SELECT {x} AS x", x=3).first().x == 3
+
+
+def test_settings_by_keyword(spark):
+    quail_spark.enable(spark, on_error="null", engine_token_budget=512, optimizer_enabled=False, **{"batch.rows": 9})
+    got = {name: spark.conf.get(f"spark.quail.{name}") for name in ("onError", "engine.tokenBudget", "batch.rows")}
+    assert got == {"onError": "null", "engine.tokenBudget": "512", "batch.rows": "9"}
+    assert spark.conf.get("spark.quail.optimizer.enabled") == "false"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"on_eror": "null"}, "'on_eror'"),
+        ({"on_error": "ignore"}, "spark.quail.onError is 'ignore'; accepted: fail, null"),
+        ({"batch_bytes": "many"}, "spark.quail.batch.bytes"),
+    ],
+)
+def test_a_wrong_setting_changes_nothing(spark, settings, words):
+    before = dict(spark.conf.getAll)
+    with pytest.raises(ConfigError) as caught:
+        quail_spark.enable(spark, progress="true", **settings)
+    assert words in str(caught.value)
+    assert dict(spark.conf.getAll) == before
+
+
+def test_a_misspelled_setting_of_the_session_is_refused(spark):
+    spark.conf.set("spark.quail.onEror", "null")
+    with pytest.raises(ConfigError, match=r"spark\.quail\.onEror is not a setting"):
+        quail_spark.enable(spark)
+
+
+def test_a_model_that_is_not_there(spark):
+    with pytest.raises(ModelError, match=r"'\./no-model' does not exist"):
+        quail_spark.enable(spark, model="./no-model")
+
+
+def test_a_relative_path_becomes_absolute(spark, tmp_path, monkeypatch):
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    quail_spark.enable(spark, model="tiny")
+    assert spark.conf.get("spark.quail.model") == str(tmp_path / "tiny")
+
+
+def test_settings_changed_later_reach_the_workers(spark):
+    spark.conf.set("spark.quail.model", "scripted://contains?word=3")
+    call = "ai_if(prompt('{0}', CAST(id AS STRING)))"
+    assert answers(spark, call) == [i == 3 for i in range(8)]
+    spark.conf.set("spark.quail.model", "scripted://contains?word=5")
+    assert answers(spark, call) == [i == 5 for i in range(8)]
+
+
+@pytest.mark.parametrize("model", ["scripted://unknown", "scripted://hash?rate=x"])
+def test_what_the_engine_refuses_is_named(spark, model):
+    spark.conf.set("spark.quail.model", model)
+    with pytest.raises(PythonException) as caught:
+        answers(spark)
+    assert model in str(caught.value) and "accepted:" in str(caught.value)
+
+
+def test_disable_puts_everything_back(bare_spark):
+    quail_spark.disable(bare_spark)
+    bare_spark.conf.set("spark.quail.onError", "null")
+    before = dict(bare_spark.conf.getAll)
+    quail_spark.enable(bare_spark, model=MODEL, on_error="fail")
+    assert answers(bare_spark) == EXPECTED
+    quail_spark.disable(bare_spark)
+    try:
+        assert dict(bare_spark.conf.getAll) == before
+        assert "sql" not in vars(bare_spark)
+        for call in (CALL, "ai_if(1)", "ai_filter(1)", "prompt('x')"):
+            with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
+                bare_spark.sql(f"SELECT {call} FROM range(1) AS t(id)")
+        quail_spark.disable(bare_spark)  # nothing left to do
+    finally:
+        bare_spark.conf.unset("spark.quail.onError")
+
+
+def test_sessions_are_apart(spark):
+    other = spark.newSession()
+    with pytest.raises(AnalysisException):
+        other.sql("SELECT ai_if(prompt('x'))")
+    quail_spark.enable(other, model="scripted://contains?word=7")
+    assert answers(other) == [i == 7 for i in range(8)]
+    assert answers(spark) == EXPECTED
+
+
+def test_permanent_views_are_refused_by_spark(spark):
+    with pytest.raises(AnalysisException, match="temporary"):
+        spark.sql(f"CREATE VIEW v AS SELECT {CALL} a FROM range(3)")
+
+
+def test_workers_are_this_interpreter(spark):
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_the_verbatim_query(spark):
+    spark.createDataFrame([(1, "runner"), (2, "reader")], "id int, profile string").createOrReplaceTempView("customers")
+    products = [(10, "shoes"), (20, "a novel"), (30, None)]
+    spark.createDataFrame(products, "id int, description string").createOrReplaceTempView("products")
+    got = spark.sql(
+        "SELECT customers.id, products.id FROM customers JOIN products "
+        'ON AI.IF(PROMPT("{customers.profile} might buy this: {products.description}"))'
+    ).collect()
+    expected = [
+        (customer, product)
+        for customer, profile in ((1, "runner"), (2, "reader"))
+        for product, description in products
+        if answer("{0} might buy this: {1}", profile, description)
+    ]
+    assert sorted(map(tuple, got)) == expected
+
+
+def test_importing_is_light():
+    heavy = "{'torch', 'pyspark', 'pandas', 'pyarrow', 'sqlglot', 'numpy'}"
+    code = f"import sys, quail_spark; dir(quail_spark); print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_driver_and_workers_do_without_torch():
+    code = "import sys, quail_spark.session, quail_spark.carrier, quail_spark.engines; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_class_that_is_not_there(spark):
+    with pytest.raises(SetupError, match=r"quail_spark/java/Missing\.java"):
+        java_class(spark, "Missing")
+
+
+@pytest.mark.parametrize(
+    ("setting", "gpus", "hidden", "found", "device"),
+    [
+        ("cpu", ["3"], None, True, "cpu"),
+        ("cuda:2", [], None, False, "cuda:2"),
+        ("auto", ["3", "1"], None, True, "cuda:3"),
+        ("auto", [], None, True, "cuda:0"),
+        ("auto", [], "0", True, "cuda:0"),
+        ("auto", [], "", True, "cpu"),
+        ("auto", [], "-1", True, "cpu"),
+        ("auto", [], None, False, "cpu"),
+    ],
+)
+def test_device(monkeypatch, setting, gpus, hidden, found, device):
+    monkeypatch.setattr("quail_spark.engines.glob", lambda pattern: ["/dev/nvidia0"] if found else [])
+    assert resolve_device(setting, gpus, {} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}) == device
