@@ -4,8 +4,6 @@ import functools
 import os
 import re
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from quail_spark.optimizer.errors import ConfigError, ModelError
@@ -157,8 +155,10 @@ def _wrap_sql(spark) -> None:
 
 
 def _planner(spark, action: str) -> None:
-    if not is_connect(spark) and find_spec("quail_spark.catalyst"):
-        getattr(import_module("quail_spark.catalyst"), action)(spark)
+    if not is_connect(spark):
+        from . import catalyst
+
+        getattr(catalyst, action)(spark)
 
 
 def _restart_progress(spark) -> None:

@@ -156,6 +156,15 @@ def test_importing_is_light():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_exports_stay_functions():
+    code = (
+        "import quail_spark, quail_spark.session, quail_spark.progress, quail_spark.functions\n"
+        "print([callable(getattr(quail_spark, name)) for name in quail_spark._EXPORTS for _ in range(2)])"
+    )
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert got == str([True] * 2 * len(quail_spark._EXPORTS)) + "\n"
+
+
 def test_driver_and_workers_do_without_torch():
     code = "import sys, quail_spark.session, quail_spark.carrier, quail_spark.engines; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

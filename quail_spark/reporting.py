@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from quail_spark.engine.stats import read_stats, total_operators
 
 from .catalyst import planned
-from .explain import _question
+from .explaining import _question
 
 
 @dataclass(frozen=True)
