@@ -171,3 +171,10 @@ def test_java_home_runs_as_a_script_before_anything_is_installed(no_java):
     home = fake_java(no_java / "java-17", "17.0.1")
     result = subprocess.run(command, capture_output=True, text=True, env={"JAVA_HOME": str(home)}, check=False)
     assert (result.returncode, result.stdout) == (0, f"{home}\n")
+
+
+def test_the_settings_page_is_current():
+    """docs/settings.md is made from the table; an edit of one without the other fails here."""
+    script = Path(__file__).parent.parent / "tools" / "settings_page.py"
+    result = subprocess.run([sys.executable, "-P", script, "--check"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
