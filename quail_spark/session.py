@@ -9,7 +9,7 @@ from typing import Any
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
 from .conf import PREFIX, SETTINGS, QuailConf
-from .engines import propagate
+from .engines import OUTSIDE_SQL, propagate
 from .sql import rewrite
 
 FUNCTIONS = ("ai_if", "ai_filter", "prompt")
@@ -64,6 +64,8 @@ def disable(spark) -> None:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+    if not is_connect(spark):
+        spark.sparkContext.setLocalProperty(OUTSIDE_SQL, None)
     for name in FUNCTIONS:
         spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
 
@@ -145,6 +147,8 @@ def _wrap_sql(spark) -> None:
 
     @functools.wraps(spark_sql)
     def sql(sqlQuery, *args, **kwargs):
+        if not isinstance(sqlQuery, str):
+            return spark_sql(sqlQuery, *args, **kwargs)  # Spark has the word
         formatted = kwargs.keys() - {"args"}
         text = rewrite(sqlQuery, inline_prompt=connect, formatted=formatted or None)
         if text is not sqlQuery and not connect:
