@@ -1,0 +1,177 @@
+"""The ragged attention kernel against the oracle, on fresh random ragged input."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
+
+from quail_spark.kernels import fp8, naive
+from quail_spark.kernels.ragged import PrefixGroup, Ragged
+from quail_spark.kernels.triton_attention import TritonAttention, can_attend, scores_are_bounded
+from quail_spark.kernels.triton_plan import plan_all, plan_answers
+from quail_spark.kernels.triton_quantise import empty_quantised
+
+PAGE = 16
+TOLERANCE = 6e-3
+if ON_CARD:
+    SHAPES = [
+        (32, 8, 128),
+        (14, 2, 64),
+        (4, 4, 64),
+        (8, 1, 128),
+        (40, 8, 128),
+        (9, 3, 64),
+    ]  # heads, key/value heads, dim
+    CHUNKS = [(9, 0, 300), (0, 7, 90), (5, 6, 200), (1, 0, 2), (0, 1, 2), (40, 30, 700)]  # free, groups, longest
+    ODD = [1, PAGE - 1, PAGE, PAGE + 1, 63, 64, 65, 127, 129, 1000]
+else:
+    SHAPES, CHUNKS, ODD = [(4, 2, 64), (7, 1, 32)], [(3, 0, 50), (2, 2, 40), (0, 1, 2)], [1, PAGE + 1, 65]
+
+
+def pages(rng, tokens, free):
+    """Slots of `tokens` tokens in pages taken from `free`, which may or may not neighbour each other."""
+    count = -(-tokens // PAGE)
+    taken, free[:] = free[:count], free[count:]
+    return np.concatenate([np.arange(p * PAGE, (p + 1) * PAGE) for p in taken])[:tokens]
+
+
+def chain(rng, lengths, free) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([pages(rng, n, free) for n in lengths]))
+
+
+def free_pages(rng, count):
+    """In order with a few swaps: runs of all lengths."""
+    free = list(range(count))
+    for a, b in rng.integers(0, count, (count // 12, 2)):
+        free[a], free[b] = free[b], free[a]
+    return free
+
+
+def random_ragged(rng, free, groups, longest, pool_pages=4000) -> Ragged:
+    """`free` segments without a prefix, then groups of 1–9 segments behind chains of 1–3 nodes; two thirds answer."""
+    left = free_pages(rng, pool_pages)
+    members = [int(rng.integers(1, 10)) for _ in range(groups)]
+    lengths = [1 if rng.random() < 0.2 else int(rng.integers(1, longest)) for _ in range(free + sum(members))]
+    prefixes, first = [], free
+    for count in members:
+        prefixes.append(
+            PrefixGroup(first, first + count, chain(rng, rng.integers(1, longest, rng.integers(1, 4)), left))
+        )
+        first += count
+    answers = [s for s in range(len(lengths)) if rng.random() < 0.67]
+    return Ragged([0, *np.cumsum(lengths).tolist()], prefixes, answers)
+
+
+def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
+    """`attend` and `attend_last` against the oracle; slots outside the prefixes and rows outside the chunk hold NaN."""
+    spare = 5
+    qkv = poisoned(ragged.rows + spare, heads + 2 * kv_heads, dim)
+    qkv[: ragged.rows] = torch.randn(ragged.rows, heads + 2 * kv_heads, dim, device=DEVICE).to(HALF)
+    slots = torch.cat([g.slots for g in ragged.groups]) if ragged.groups else torch.empty(0, dtype=torch.long)
+    pools = [poisoned(int(slots.max()) + 3 if len(slots) else 1, kv_heads, dim) for _ in "kv"]
+    for pool in pools:
+        pool[slots.to(DEVICE)] = torch.randn(len(slots), kv_heads, dim, device=DEVICE).to(HALF)
+    wide = [pool.float() for pool in pools]
+    q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
+    plan = TritonAttention(ragged, heads, kv_heads, DEVICE, bounded)
+    want = naive.attend(q, k, v, *wide, ragged)
+    if quantised:
+        out = empty_quantised(ragged.rows + spare, heads * dim, "block", DEVICE)
+        out.values.view(torch.uint8).fill_(127)
+        out.scales.fill_(float("nan"))
+        plan.attend(qkv, heads, *pools, out)
+        got = fp8.dequantise(fp8.Quantised(out.values, out.scales))
+        assert got[ragged.rows :].isnan().all()
+        assert error(got[: ragged.rows], want.flatten(1)) < (0.04 if ON_CARD else 0.15)
+    else:
+        out = poisoned(ragged.rows + spare, heads, dim)
+        plan.attend(qkv, heads, *pools, out)
+        assert out[ragged.rows :].isnan().all()
+        assert error(out[: ragged.rows], want) < TOLERANCE
+    if not ragged.answers:
+        return
+    rows = [ragged.starts[s + 1] - 1 for s in ragged.answers]
+    queries = qkv[rows, :heads].contiguous()
+    got = plan.attend_last(queries, qkv[:, heads:], *pools)
+    assert error(got, naive.attend_last(queries.float(), k, v, *wide, ragged)) < TOLERANCE
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("chunk", CHUNKS, ids=str)
+def test_attention(shape, chunk):
+    check(random_ragged(np.random.default_rng(), *chunk), *shape)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS[:3], ids=str)
+def test_without_a_running_maximum(chunk):
+    check(random_ragged(np.random.default_rng(), *chunk), *SHAPES[0], bounded=True)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS[:2], ids=str)
+def test_quantised_output(chunk):
+    check(random_ragged(np.random.default_rng(), *chunk), 4, 2, 128, quantised=True)
+
+
+@pytest.mark.parametrize("tokens", ODD)
+@pytest.mark.parametrize("prefix", [0, *ODD])
+def test_odd_sizes(tokens, prefix):
+    rng = np.random.default_rng()
+    slots = chain(rng, [prefix], list(range(8, 200))) if prefix else None
+    check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), *SHAPES[0])
+
+
+def test_one_prefix_for_many_short_segments():
+    rng = np.random.default_rng()
+    lengths = rng.integers(1, 31, 150 if ON_CARD else 12).tolist()
+    slots = chain(rng, [200, 1, 37], free_pages(rng, 40))
+    check(
+        Ragged([0, *np.cumsum(lengths).tolist()], [PrefixGroup(0, len(lengths), slots)], list(range(len(lengths)))),
+        *SHAPES[0],
+    )
+
+
+@pytest.mark.skipif(not ON_CARD, reason="slow in the interpreter")
+@pytest.mark.parametrize("tokens,prefix", [(16384, 0), (40, 16384), (1, 16385), (4097, 12000)])
+def test_long_context(tokens, prefix):
+    slots = chain(np.random.default_rng(), [prefix], list(range(1100))) if prefix else None
+    check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
+
+
+def test_no_answers_and_no_rows():
+    check(Ragged([0, 4, 9], [PrefixGroup(1, 2, torch.arange(3))], []), *SHAPES[0])
+    plan = TritonAttention(Ragged([0], [], []), 4, 2, DEVICE)
+    empty = torch.empty(0, 8, 64, dtype=HALF, device=DEVICE)
+    plan.attend(empty, 4, empty, empty, empty)
+
+
+@pytest.mark.parametrize("plan", [plan_all, plan_answers])
+@pytest.mark.parametrize("tile,run", [(32, 64), (1, 16), (7, 128)])
+def test_tiles_hold_every_query_once_and_runs_every_slot(plan, tile, run):
+    rng = np.random.default_rng()
+    ragged = random_ragged(rng, 12, 9, 150)
+    got = plan(ragged, tile, run)
+    seen = np.concatenate([np.arange(t[0], t[0] + t[1]) for t in got.tiles])
+    assert sorted(seen) == list(range(ragged.rows if plan is plan_all else len(ragged.answers)))
+    assert got.tiles[:, 1].max() <= tile and (got.tiles[: got.plain, 2:5] == 0).all()
+    segment_of = np.repeat(np.arange(ragged.segments), np.diff(ragged.starts))
+    for first, count, begin, partial, end, *_ in got.tiles:
+        group = {segment_of[got.highs[i]] for i in range(first, first + count)}
+        want = [g.slots.numpy() for g in ragged.groups if g.first <= min(group) and max(group) < g.last]
+        slots = [np.arange(s, s + c) for s, c in zip(got.run_starts[begin:end], got.run_counts[begin:end], strict=True)]
+        assert sorted(np.concatenate([[], *slots])) == sorted(np.concatenate([[], *want]))
+        assert (got.run_counts[begin:partial] == run).all() and (got.run_counts[partial:end] < run).all()
+
+
+def test_bounded_scores():
+    assert scores_are_bounded(torch.ones(128), torch.ones(128) * 2) and not scores_are_bounded(
+        torch.ones(128) * 9, torch.ones(128)
+    )
+
+
+def test_shapes_that_need_the_reference():
+    assert can_attend(32, 8, 128) and not can_attend(32, 8, 96) and not can_attend(5, 2, 64)

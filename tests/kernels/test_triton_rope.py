@@ -1,0 +1,80 @@
+"""The kernel behind the QKV product against the oracle."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from triton_device import DEVICE, HALF, error, poisoned
+
+from quail_spark.kernels import naive
+from quail_spark.kernels.rows import adjacent_pairs
+from quail_spark.kernels.triton_rope import turn_heads
+
+SHAPES = [(4, 2, 128), (7, 1, 64), (3, 3, 64), (0, 2, 64), (5, 0, 128)]  # heads, key/value heads, head_dim
+TOLERANCE = 4e-3
+
+
+def pairs(x):
+    """[…, dim] with rotary pairs side by side."""
+    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+
+
+def want_heads(x, heads, cos, sin, norms, eps):
+    """Query and key heads in float64, in the checkpoint's order of dimensions."""
+    if norms:
+        x = torch.cat([naive.rms_norm(x[:, :heads], norms[0], eps), naive.rms_norm(x[:, heads:], norms[1], eps)], 1)
+    return naive.rope(x, cos, sin)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("rows", [1, 19])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_turn_heads(shape, rows, norm, keep):
+    heads, kv_heads, dim = shape
+    x = torch.randn(rows, heads + 2 * kv_heads, dim).to(HALF)
+    turned = heads + kv_heads
+    angles = torch.rand(40, dim // 2) * 50
+    positions = torch.randint(0, 40, (rows,))
+    norms = (torch.rand(dim) + 0.5, torch.rand(dim) + 0.5) if norm else None
+    want = pairs(want_heads(x[:, :turned], heads, angles.cos()[positions], angles.sin()[positions], norms, 1e-6))
+    turn = torch.polar(torch.ones_like(angles), angles).to(DEVICE)
+    qkv = torch.cat([pairs(x[:, :turned]), x[:, turned:]], 1).to(DEVICE)
+    pools = [poisoned(50, kv_heads, dim) for _ in "kv"]
+    slots = torch.randperm(50)[:rows].to(DEVICE, torch.int32)
+    slots[::3] = -1
+    turn_heads(
+        qkv,
+        heads,
+        kv_heads,
+        turn,
+        positions.to(DEVICE, torch.int32),
+        [pairs(n).to(DEVICE) for n in norms] if norm else None,
+        1e-6,
+        (slots, *pools) if keep and kv_heads else None,
+    )
+    assert error(qkv[:, :turned], want) < TOLERANCE
+    assert torch.equal(qkv[:, turned:].cpu(), x[:, turned:]), "values stay"
+    if not (keep and kv_heads):
+        return
+    kept = slots >= 0
+    for pool, part in zip(pools, qkv[:, heads:].split(kv_heads, 1), strict=True):
+        assert torch.equal(pool[slots[kept].long()], part[kept])
+        assert pool.isnan().all(-1).all(-1).sum() == 50 - kept.sum(), "no other slot is written"
+
+
+def test_angles_by_row_are_the_default():
+    qkv = torch.randn(6, 4, 64, device=DEVICE).to(HALF)
+    angles = torch.rand(6, 32, device=DEVICE) * 9
+    turn, again = torch.polar(torch.ones_like(angles), angles), qkv.clone()
+    turn_heads(qkv, 2, 2, turn)
+    turn_heads(again, 2, 2, turn, torch.arange(6, device=DEVICE))
+    assert torch.equal(qkv, again)
+
+
+def test_pairs_are_those_of_the_checkpoint_reordering():
+    weight = torch.randn(2 * 16, 3)
+    assert torch.equal(adjacent_pairs(weight, 16).T.unflatten(1, (2, 16)), pairs(weight.T.unflatten(1, (2, 16))))
