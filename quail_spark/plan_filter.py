@@ -5,6 +5,7 @@ from functools import partial
 from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 
 from .ai_calls import AiCall, ai_call
+from .anchors import anchor_placeholders
 from .operators import RowColumns, run_filter
 from .planning import Planning, operator_name, restore
 from .scala import JavaObject, conjuncts, items
@@ -40,7 +41,8 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
         Predicate(
             call.template,
             tuple(Argument(columns.text(argument)) for argument in call.arguments),
-            selectivity=call.options.selectivity,
+            anchor_placeholders(call.options.anchor, len(call.arguments)),
+            call.options.selectivity,
         )
         for call in calls
     )

@@ -140,18 +140,13 @@ class Catalyst:
         so that Spark can reuse exchanges. All columns of `child` (unique names) are its input.
         """
         from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
-        from pyspark.sql.udf import _wrap_function
+        from pyspark.sql.udf import UserDefinedFunction
         from pyspark.util import PythonEvalType
 
         schema = StructType([StructField(n, _parse_datatype_json_string(t.json()), True) for n, t in output])
-        udf = self.jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction(
-            name,
-            _wrap_function(self.spark.sparkContext, function, schema),
-            self.spark._jsparkSession.parseDataType(schema.json()),
-            PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-            True,
-        )
-        expression = udf.builder(child.output())
+        arrow = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        udf = UserDefinedFunction(function, returnType=schema, name=name, evalType=arrow, deterministic=True)
+        expression = udf._judf.builder(child.output())
         attributes = [self.attribute(n, t) for n, t in output]
         node = self._logical.MapInArrow(expression, self.seq(attributes), child, False, self.option(None))
         return node, attributes
