@@ -13,7 +13,7 @@ import torch
 def test_triton_kernels_in_the_interpreter():
     files = sorted(map(str, Path(__file__).parent.glob("test_triton_*.py")))
     assert files
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-P", "-m", "pytest", "-rs", "-p", "no:cacheprovider", *files]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"

@@ -1,0 +1,81 @@
+"""Linear layers with FP8 weights on `Quantised` activations, through torch's scaled products (cuBLASLt).
+
+By row: one scale a token and one an output channel. By block: 1 × 128 for activations, 128 × 128 for weights. Results are
+bfloat16. Where the card has no such product the weight is kept in bfloat16 and activations arrive unquantised.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from . import fp8
+from .fp8 import Quantised
+
+ROW_MULTIPLE = 4  # rows of a block-scaled product: its scales' columns start at 16-byte addresses
+
+
+def scaled_kinds(device) -> tuple[str, ...]:
+    """The kinds of scales that products on `device` take: both from compute capability 9.0 (Hopper), by row from 8.9, else none."""
+    if torch.device(device).type != "cuda":
+        return ()
+    capability = torch.cuda.get_device_capability(device)
+    return fp8.KINDS if capability == (9, 0) else ("row",) if capability >= (8, 9) else ()
+
+
+class ScaledLinear:
+    """y = x Wᵀ + b, bfloat16 [rows, out]. `kind` says what it takes: "row" or "block" `Quantised`, None a plain bfloat16 tensor."""
+
+    def __init__(self, weight: torch.Tensor, scales: torch.Tensor, kind: str | None, bias: torch.Tensor | None = None):
+        """`weight` e4m3 [out, in], `scales` by row [out, 1] or by block as published, on the device of the product.
+
+        `kind` may differ from how the weight is stored: a block-scaled one is requantised for "row", any is dequantised
+        for None. By row `in` and `out` are multiples of 16, by block of 128.
+        """
+        self.out_features, self.in_features = weight.shape
+        self.kind, self.bias = kind, bias
+        stored_by_row = tuple(scales.shape) == (weight.shape[0], 1)
+        if kind is None:
+            self.weight = fp8.dequantise_weight(weight, scales).bfloat16()
+        elif kind == "row":
+            self.weight, scales = (weight, scales) if stored_by_row else fp8.requantise_weight(weight, scales)
+            self.scales = scales.t()
+        else:
+            if stored_by_row:
+                weight, scales = fp8.quantise_weight(fp8.dequantise_weight(weight, scales), "block")
+            self.weight, self.scales = weight, _aligned(scales).t()
+
+    @classmethod
+    def from_plain(cls, weight: torch.Tensor, kind: str, bias: torch.Tensor | None = None) -> "ScaledLinear":
+        """From a weight that is not quantised yet."""
+        return cls(*fp8.quantise_weight(weight, kind), kind, bias)
+
+    def __call__(self, x: Quantised | torch.Tensor) -> torch.Tensor:
+        if self.kind is None:
+            return F.linear(x, self.weight, self.bias)
+        if self.kind == "row":
+            return torch._scaled_mm(
+                x.values,
+                self.weight.t(),
+                x.scales,
+                self.scales,
+                self.bias,
+                out_dtype=torch.bfloat16,
+                use_fast_accum=True,
+            )
+        return self._by_block(x)
+
+    def _by_block(self, x: Quantised) -> torch.Tensor:
+        rows = len(x.values)
+        spare = -rows % ROW_MULTIPLE
+        if spare:
+            padded = F.pad(x.scales.t(), (0, spare)).t()
+            x = Quantised(F.pad(x.values.view(torch.uint8), (0, 0, 0, spare)).view(fp8.FP8), padded)
+        out = torch._scaled_mm(
+            x.values, self.weight.t(), x.scales, self.scales, out_dtype=torch.bfloat16, use_fast_accum=False
+        )[:rows]
+        return out if self.bias is None else out.add_(self.bias)
+
+
+def _aligned(scales: torch.Tensor) -> torch.Tensor:
+    """The same [⌈out/128⌉, ⌈in/128⌉] with rows that start at 16-byte addresses."""
+    columns = scales.shape[1]
+    return F.pad(scales, (0, -columns % 4))[:, :columns] if columns % 4 else scales.contiguous()

@@ -1,0 +1,47 @@
+"""FP8 products: on a card that has them against float64, elsewhere the fallback."""
+
+import pytest
+import torch
+
+from quail_spark.kernels import fp8
+from quail_spark.kernels.scaled_linear import ScaledLinear, scaled_kinds
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHAPES = [(256, 384), (6144, 2560), (2560, 9728), (1152, 896)] if DEVICE == "cuda" else [(256, 384)]  # out, in
+
+
+def error(got, want):
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+
+
+def weight_and_bias(shape, bias):
+    weight = torch.randn(shape, device=DEVICE) * torch.exp(torch.randn(shape[0], 1, device=DEVICE))
+    return weight, torch.randn(shape[0], device=DEVICE).mul_(20).bfloat16() if bias else None
+
+
+@pytest.mark.skipif(not scaled_kinds(DEVICE), reason="no card with FP8 products (compute capability 8.9)")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 7, 16, 300])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", fp8.KINDS)
+def test_scaled_products(shape, rows, kind, bias):
+    if kind not in scaled_kinds(DEVICE):
+        pytest.skip(f"no products scaled by {kind} on this card")
+    weight, b = weight_and_bias(shape, bias)
+    x = fp8.quantise(torch.randn(rows, shape[1], device=DEVICE), kind)
+    layer = ScaledLinear.from_plain(weight, kind, b)
+    exact = fp8.dequantise(x).double() @ fp8.dequantise_weight(*fp8.quantise_weight(weight, kind)).double().T
+    got = layer(x)
+    assert got.dtype == torch.bfloat16 and got.shape == (rows, shape[0])
+    assert error(got, exact + (b.double() if bias else 0)) < 4e-3
+
+
+@pytest.mark.parametrize("stored", fp8.KINDS)
+def test_published_weights_take_every_form(stored):
+    weight, b = weight_and_bias((256, 384), True)
+    values, scales = fp8.quantise_weight(weight, stored)
+    x = torch.randn(5, 384, device=DEVICE).bfloat16()
+    want = x.double() @ fp8.dequantise_weight(values, scales).double().T + b.double()
+    assert error(ScaledLinear(values, scales, None, b)(x), want) < 4e-3
+    for kind in scaled_kinds(DEVICE):
+        assert error(ScaledLinear(values, scales, kind, b)(fp8.quantise(x, kind)), want) < 0.06
