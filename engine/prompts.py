@@ -13,13 +13,14 @@ from quail_spark.optimizer.template import Literal, Placeholder, parse_template
 
 PROMPT_VERSION = 1  # raise it with any change below: remembered answers belong to a version
 
+# The choice among phrasings, with figures, is in docs/prompts.md.
 LABEL = "DOCUMENT:\n"
 REFERENCE = "the document"
-OTHER_LABEL = "\n\nDOCUMENT {number}:\n"
-OTHER_REFERENCE = "document {number}"
+OTHER_LABEL = "\n\nDOCUMENT {letter}:\n"
+OTHER_REFERENCE = "document {letter}"
 QUESTION = "\n\nQUESTION: {question}\nAnswer TRUE or FALSE."
-CUE = "\n\nANSWER:"
-LITERAL_INSTRUCTION = "\n\nAnswer TRUE or FALSE.\n\nANSWER:"
+LITERAL_INSTRUCTION = "\n\nAnswer TRUE or FALSE."
+CUE = "ANSWER:"
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ def lay_out(predicate: Predicate, layout: str, chat: tuple[str, str] | None) -> 
 
     `chat`: what the chat template puts before and behind the user's message; None for a model without one.
     """
-    head, tail = ((Control(text),) if text else () for text in chat or ("", ""))
     anchor = [i for i in predicate.used if predicate.anchor is not None and i in predicate.anchor]
     anchor = anchor or list(predicate.used[:1])
     arrange = _document_first if layout == "document_first" else _literal
     document, frame, rest = arrange(predicate, anchor)
-    return Prompt(head + document, frame, rest + tail)
+    if chat is None:
+        return Prompt(document, frame, (*rest, Literal(f"\n\n{CUE}")))
+    cue = (Literal(CUE),) if len(predicate.used) < 2 else ()  # with two texts it drives small models to one answer
+    return Prompt((Control(chat[0]), *document), frame, (*rest, Control(chat[1]), *cue))
 
 
 def _document_first(predicate: Predicate, anchor: list[int]) -> tuple[tuple[Part, ...], ...]:
@@ -68,10 +71,9 @@ def _document_first(predicate: Predicate, anchor: list[int]) -> tuple[tuple[Part
     document = [part for i in anchor for part in (Literal(_label(names[i])), Placeholder(i))]
     before = [Literal(QUESTION.format(question=question))]
     behind = [part for i in partners for part in (Literal(_label(names[i])), Placeholder(i))]
-    split = 1 if partners else 0  # the first partner's label belongs to the frame
-    frame = before + behind[:1] if partners else []
-    rest = behind[split:] if partners else before
-    return tuple(document), tuple(frame), (*rest, Literal(CUE))
+    if not partners:
+        return tuple(document), (), tuple(before)
+    return tuple(document), (*before, behind[0]), tuple(behind[1:])  # the first partner's label stands in the frame
 
 
 def _literal(predicate: Predicate, anchor: list[int]) -> tuple[tuple[Part, ...], ...]:
@@ -87,8 +89,12 @@ def _literal(predicate: Predicate, anchor: list[int]) -> tuple[tuple[Part, ...],
 
 
 def _label(number: int) -> str:
-    return LABEL if number == 1 else OTHER_LABEL.format(number=number)
+    return LABEL if number == 1 else OTHER_LABEL.format(letter=_letter(number))
 
 
 def _reference(number: int) -> str:
-    return REFERENCE if number == 1 else OTHER_REFERENCE.format(number=number)
+    return REFERENCE if number == 1 else OTHER_REFERENCE.format(letter=_letter(number))
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number - 1) if number <= 26 else str(number)
