@@ -21,6 +21,13 @@ def scaled_kinds(device) -> tuple[str, ...]:
     return fp8.KINDS if capability == (9, 0) else ("row",) if capability >= (8, 9) else ()
 
 
+def can_scale(out_features: int, in_features: int, kind: str) -> bool:
+    """Whether a product of this shape is right: by block torch accepts other widths, and computes them wrongly."""
+    return (
+        in_features % 512 == out_features % 128 == 0 if kind == "block" else in_features % 16 == out_features % 16 == 0
+    )
+
+
 class ScaledLinear:
     """y = x Wᵀ + b, bfloat16 [rows, out]. `kind` says what it takes: "row" or "block" `Quantised`, None a plain bfloat16 tensor."""
 
@@ -28,7 +35,7 @@ class ScaledLinear:
         """`weight` e4m3 [out, in], `scales` by row [out, 1] or by block as published, on the device of the product.
 
         `kind` may differ from how the weight is stored: a block-scaled one is requantised for "row", any is dequantised
-        for None. By row `in` and `out` are multiples of 16, by block of 128.
+        for None. The shape is one that `can_scale`.
         """
         self.out_features, self.in_features = weight.shape
         self.kind, self.bias = kind, bias
@@ -41,7 +48,7 @@ class ScaledLinear:
         else:
             if stored_by_row:
                 weight, scales = fp8.quantise_weight(fp8.dequantise_weight(weight, scales), "block")
-            self.weight, self.scales = weight, _aligned(scales).t()
+            self.weight, self.scales = weight, scales.contiguous().t()
 
     @classmethod
     def from_plain(cls, weight: torch.Tensor, kind: str, bias: torch.Tensor | None = None) -> "ScaledLinear":
@@ -52,16 +59,13 @@ class ScaledLinear:
         if self.kind is None:
             return F.linear(x, self.weight, self.bias)
         if self.kind == "row":
-            return torch._scaled_mm(
-                x.values,
-                self.weight.t(),
-                x.scales,
-                self.scales,
-                self.bias,
-                out_dtype=torch.bfloat16,
-                use_fast_accum=True,
+            out = torch._scaled_mm(
+                x.values, self.weight.t(), x.scales, self.scales, out_dtype=torch.bfloat16, use_fast_accum=True
             )
-        return self._by_block(x)
+        else:
+            out = self._by_block(x)
+        # cuBLAS has no row-scaled product with a bias for every shape.
+        return out if self.bias is None else out.add_(self.bias)
 
     def _by_block(self, x: Quantised) -> torch.Tensor:
         rows = len(x.values)
@@ -69,13 +73,6 @@ class ScaledLinear:
         if spare:
             padded = F.pad(x.scales.t(), (0, spare)).t()
             x = Quantised(F.pad(x.values.view(torch.uint8), (0, 0, 0, spare)).view(fp8.FP8), padded)
-        out = torch._scaled_mm(
+        return torch._scaled_mm(
             x.values, self.weight.t(), x.scales, self.scales, out_dtype=torch.bfloat16, use_fast_accum=False
         )[:rows]
-        return out if self.bias is None else out.add_(self.bias)
-
-
-def _aligned(scales: torch.Tensor) -> torch.Tensor:
-    """The same [⌈out/128⌉, ⌈in/128⌉] with rows that start at 16-byte addresses."""
-    columns = scales.shape[1]
-    return F.pad(scales, (0, -columns % 4))[:, :columns] if columns % 4 else scales.contiguous()

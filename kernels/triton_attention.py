@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .fp8 import BLOCK, Quantised
-from .ragged import Ragged
+from .ragged import PrefixGroup, Ragged
 from .triton_plan import TilePlan, plan_all, plan_answers
 
 PLAIN, BY_BLOCK = tl.constexpr(0), tl.constexpr(1)
@@ -23,15 +23,15 @@ PLAIN, BY_BLOCK = tl.constexpr(0), tl.constexpr(1)
 
 @triton.jit
 def _fold(q, k, v, seen, total, top, out, factor, MASK: tl.constexpr, BOUNDED: tl.constexpr):
-    """One block of keys into the running softmax. `factor`: scale · log2(e); scores are kept in base 2."""
-    scores = tl.dot(q, tl.trans(k)) * factor
+    """One block of keys into the running softmax. `factor`: scale · log2(e); `top`, the highest score so far, is in base 2."""
+    scores = tl.dot(q, tl.trans(k))
     if MASK:
         scores = tl.where(seen, scores, float("-inf"))
     if BOUNDED:
-        weights = tl.exp2(scores)
+        weights = tl.exp2(scores * factor)
     else:
-        highest = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp2(scores - highest[:, None])
+        highest = tl.maximum(top, tl.max(scores, 1) * factor)
+        weights = tl.exp2(scores * factor - highest[:, None])
         shrink = tl.exp2(top - highest)
         total = total * shrink
         out = out * shrink[:, None]
@@ -118,9 +118,10 @@ class Launch:
     stages: int
 
 
-OWN = Launch(rows=128, keys=64, run=64, warps=8, stages=3)
-SHARED = Launch(rows=128, keys=64, run=64, warps=8, stages=3)
-NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=3)
+# The fastest of some forty on an H200; see docs/gpu-notes.md.
+OWN = Launch(rows=64, keys=32, run=32, warps=4, stages=3)
+SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
+NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 
 
 def can_attend(heads: int, kv_heads: int, head_dim: int) -> bool:
@@ -154,10 +155,13 @@ class TritonAttention:
         """`bounded`: what `scores_are_bounded` said of every layer."""
         self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
         self._launches = own, shared
-        tile = shared.rows // (heads // kv_heads)
-        assert own.rows == shared.rows
-        self._all = _Tables(plan_all(ragged, tile, shared.run), device)
-        self._last = _Tables(plan_answers(ragged, tile, shared.run), device)
+        group = heads // kv_heads
+        self._slots = _scattered(ragged, shared.run)
+        if self._slots is not None:
+            ragged = _compacted(ragged)
+            self._slots = self._slots.to(device, non_blocking=True)
+        self._all = _Tables(plan_all(ragged, (own.rows // group, shared.rows // group), shared.run), device)
+        self._last = _Tables(plan_answers(ragged, shared.rows // group, shared.run), device)
 
     def attend(
         self, qkv: torch.Tensor, heads: int, pool_k: torch.Tensor, pool_v: torch.Tensor, out: torch.Tensor | Quantised
@@ -187,6 +191,8 @@ class TritonAttention:
 
     def _run(self, tables: "_Tables", q, own, pool_k, pool_v, out, plain: Launch, shared: Launch) -> None:
         dim = q.shape[-1]
+        if self._slots is not None:
+            pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
         by_block = isinstance(out, Quantised)
         assert q.stride(1) == own.stride(1) == dim and q.stride(2) == own.stride(2) == 1
         assert not by_block or dim == BLOCK
@@ -210,6 +216,25 @@ class TritonAttention:
                 GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=launch.rows, KEYS=launch.keys, RUN=launch.run,
                 PREFIX=prefix, BOUNDED=self.bounded, MODE=int(by_block), STAGES=launch.stages, num_warps=launch.warps,
             )  # fmt: skip
+
+
+def _scattered(ragged: Ragged, run: int) -> torch.Tensor | None:
+    """All slots of the prefixes one after another, if they lie in runs so short that it pays to copy them together first."""
+    slots = [g.slots for g in ragged.groups]
+    if not slots:
+        return None
+    breaks = sum(1 + int((s.diff() != 1).sum()) for s in slots)
+    tokens = sum(map(len, slots))
+    return torch.cat(slots) if tokens / breaks < run / 2 and breaks > len(slots) else None
+
+
+def _compacted(ragged: Ragged) -> Ragged:
+    """The same chunk over pools that hold just its prefixes, in order."""
+    groups, at = [], 0
+    for g in ragged.groups:
+        groups.append(PrefixGroup(g.first, g.last, torch.arange(at, at + len(g.slots))))
+        at += len(g.slots)
+    return Ragged(ragged.starts, groups, ragged.answers)
 
 
 class _Tables:

@@ -27,14 +27,15 @@ class TilePlan:
     run_counts: np.ndarray
 
 
-def plan_all(ragged: Ragged, tile: int, run: int) -> TilePlan:
-    """Queries are all new tokens. `tile`: most queries of a tile; `run`: pool rows that the kernel loads at a time."""
+def plan_all(ragged: Ragged, tiles: tuple[int, int], run: int) -> TilePlan:
+    """Queries are all new tokens. `tiles`: most queries of a tile without and with a prefix; `run`: pool rows that the kernel loads at a time."""
     starts = np.asarray(ragged.starts, np.int64)
     lengths = np.diff(starts)
     group = _group_of(ragged)
     lows, highs = np.repeat(starts[:-1], lengths), np.arange(starts[-1])
+    tile = np.where(group < 0, *tiles)
     breaks = _breaks(group, lengths > LONG * tile)
-    return _plan(ragged, starts[:-1][breaks], starts[-1], group[breaks], lows, highs, tile, run)
+    return _plan(ragged, starts[:-1][breaks], starts[-1], group[breaks], lows, highs, tile[breaks], run)
 
 
 def plan_answers(ragged: Ragged, tile: int, run: int) -> TilePlan:
@@ -43,6 +44,7 @@ def plan_answers(ragged: Ragged, tile: int, run: int) -> TilePlan:
     group = _group_of(ragged)[answers]
     # Where nothing is shared, queries side by side would read each other's keys for nothing.
     breaks = _breaks(group, group < 0)
+    tile = np.full(len(breaks), tile)
     return _plan(ragged, breaks, len(answers), group[breaks], starts[answers], starts[answers + 1] - 1, tile, run)
 
 
@@ -62,14 +64,14 @@ def _breaks(group: np.ndarray, alone: np.ndarray) -> np.ndarray:
 
 
 def _plan(ragged, first, queries, group, lows, highs, tile, run) -> TilePlan:
-    """`first` [pieces]: first query of each piece; `group` [pieces]."""
+    """`first`, `group`, `tile` [pieces]: first query, prefix group or −1, most queries of a tile."""
     lengths = np.diff(first, append=queries)
     counts = -(-lengths // tile)
     piece = np.repeat(np.arange(len(first)), counts)
     # Within a piece from the back: those see most.
     ordinal = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(piece))
-    begin = first[piece] + ordinal * tile
-    size = np.minimum(tile, first[piece] + lengths[piece] - begin)
+    begin = first[piece] + ordinal * tile[piece]
+    size = np.minimum(tile[piece], first[piece] + lengths[piece] - begin)
     full, rest, run_starts, run_counts = _runs([g.slots.numpy() for g in ragged.groups], run)
     prefix = np.concatenate([np.diff(full), [0]]) * run  # the last entry: no group
     tiles = np.zeros((len(piece), TILE_FIELDS), np.int64)

@@ -92,7 +92,7 @@ def add_rms_norm(
         blocks = triton.next_power_of_2(triton.cdiv(columns, BLOCK))
         _add_norm[(rows,)](
             residual if delta is None else delta, residual, weight, values, scales, scales.stride(-1), eps,
-            COLUMNS=columns, BLOCKS=blocks, ADD=delta is not None, MODE=MODES[kind], num_warps=_warps(blocks),
+            COLUMNS=columns, BLOCKS=blocks, ADD=delta is not None, MODE=MODES[kind], num_warps=max(1, blocks // 32),
         )  # fmt: skip
     return result
 
@@ -141,10 +141,5 @@ def _launch(kernel, x, rows, columns, kind, values, scales) -> None:
             COLUMNS=columns,
             BLOCKS=blocks,
             MODE=MODES[kind],
-            num_warps=_warps(blocks),
+            num_warps=max(1, blocks // 16),
         )
-
-
-def _warps(blocks: int) -> int:
-    """About 16 to 32 elements a thread."""
-    return max(1, min(16, blocks // 8))

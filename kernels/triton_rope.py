@@ -1,46 +1,51 @@
 """Triton kernel between the QKV product and attention: head norm (Qwen3), rotary embedding, keys and values into the cache."""
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
-TILE = 4096  # elements of one program
+HEADS_BLOCK, ROWS_BLOCK = 8, 16  # of one program; its heads are all query, all key or all value heads
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _turn(
     qkv, row_stride, turn, turn_rows, q_norm, k_norm, eps, slots, pool_k, pool_v, rows,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
-    INDEXED: tl.constexpr, ROWS_BLOCK: tl.constexpr, HEADS_BLOCK: tl.constexpr,
+    INDEXED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    flat = tl.arange(0, ROWS_BLOCK * HEADS_BLOCK)
-    row = tl.program_id(0) * ROWS_BLOCK + flat // HEADS_BLOCK
-    head = tl.program_id(1) * HEADS_BLOCK + flat % HEADS_BLOCK
-    turned = head < HEADS + KV_HEADS
-    real = (row < rows) & (head < HEADS + (2 if KEEP else 1) * KV_HEADS)
+    first = tl.program_id(1) * BLOCK
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = row < rows
     column = tl.arange(0, DIM)[None, :]
-    place = qkv + row.to(tl.int64)[:, None] * row_stride + head[:, None] * DIM + column
-    x = tl.load(place, mask=real[:, None], other=0.0)
-    y = x.to(tl.float32)
-    if NORM:
-        weight = tl.where((head < HEADS)[:, None], tl.load(q_norm + column), tl.load(k_norm + column))
-        y = y * tl.rsqrt(tl.sum(y * y, axis=1) / DIM + eps)[:, None] * weight
-    angle_row = tl.load(turn_rows + row, mask=real, other=0) if INDEXED else row
-    angle = tl.load(turn + angle_row.to(tl.int64)[:, None] * DIM + column, mask=(real & turned)[:, None], other=0.0)
-    cos, sin = tl.split(tl.reshape(angle, (ROWS_BLOCK * HEADS_BLOCK, DIM // 2, 2)))
-    a, b = tl.split(tl.reshape(y, (ROWS_BLOCK * HEADS_BLOCK, DIM // 2, 2)))
-    y = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS_BLOCK * HEADS_BLOCK, DIM)).to(x.dtype)
-    tl.store(place, y, mask=(real & turned)[:, None])
+    place = qkv + row.to(tl.int64)[:, None] * row_stride + first * DIM + column
     if KEEP:
         slot = tl.load(slots + row, mask=real, other=-1)
-        kept = real & (slot >= 0)
+        kept = (slot >= 0)[:, None]
         cell = slot.to(tl.int64)[:, None] * (KV_HEADS * DIM) + column
-        tl.store(pool_k + cell + (head - HEADS)[:, None] * DIM, y, mask=(kept & turned & (head >= HEADS))[:, None])
-        tl.store(
-            pool_v + cell + (head - HEADS - KV_HEADS)[:, None] * DIM,
-            x,
-            mask=(kept & (head >= HEADS + KV_HEADS))[:, None],
-        )
+    if first >= HEADS + KV_HEADS:
+        if KEEP:
+            for i in tl.static_range(BLOCK):
+                v = tl.load(place + i * DIM, mask=kept)
+                tl.store(pool_v + cell + (first - HEADS - KV_HEADS + i) * DIM, v, mask=kept)
+    else:
+        angle_row = tl.load(turn_rows + row, mask=real, other=0) if INDEXED else row
+        angle = tl.load(turn + angle_row.to(tl.int64)[:, None] * DIM + column, mask=real[:, None], other=0.0)
+        cos, sin = tl.split(tl.reshape(angle, (ROWS, DIM // 2, 2)))
+        if NORM:
+            weight = tl.load((q_norm if first < HEADS else k_norm) + column)
+        for i in tl.static_range(BLOCK):
+            x = tl.load(place + i * DIM, mask=real[:, None], other=0.0)
+            y = x.to(tl.float32)
+            if NORM:
+                y = y * tl.rsqrt(tl.sum(y * y, axis=1) / DIM + eps)[:, None] * weight
+            a, b = tl.split(tl.reshape(y, (ROWS, DIM // 2, 2)))
+            y = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, DIM)).to(x.dtype)
+            tl.store(place + i * DIM, y, mask=real[:, None])
+            if KEEP:  # noqa: SIM102 (known when compiling, the other is not)
+                if first >= HEADS:
+                    tl.store(pool_k + cell + (first - HEADS + i) * DIM, y, mask=kept)
 
 
 def turn_heads(
@@ -68,10 +73,10 @@ def turn_heads(
     q_norm, k_norm = (table if n is None else n for n in norms) if norms else (table, table)
     slots, pool_k, pool_v = keep or (qkv, qkv, qkv)
     count = heads + (2 if keep else 1) * kv_heads
-    heads_block = min(8, triton.next_power_of_2(count))
-    rows_block = max(1, TILE // (heads_block * dim))
-    _turn[(triton.cdiv(rows, rows_block), triton.cdiv(count, heads_block))](
+    block = math.gcd(heads, kv_heads, HEADS_BLOCK)
+    rows_block = ROWS_BLOCK * max(1, 128 // dim)
+    _turn[(triton.cdiv(rows, rows_block), count // block)](
         qkv, qkv.stride(0), table, table if turn_rows is None else turn_rows, q_norm, k_norm, eps, slots, pool_k, pool_v, rows,
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, NORM=norms is not None, KEEP=keep is not None,
-        INDEXED=turn_rows is not None, ROWS_BLOCK=rows_block, HEADS_BLOCK=heads_block, num_warps=4,
+        INDEXED=turn_rows is not None, ROWS=rows_block, BLOCK=block, num_warps=4,
     )  # fmt: skip

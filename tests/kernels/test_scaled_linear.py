@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from quail_spark.kernels import fp8
-from quail_spark.kernels.scaled_linear import ScaledLinear, scaled_kinds
+from quail_spark.kernels.scaled_linear import ScaledLinear, can_scale, scaled_kinds
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SHAPES = [(256, 384), (6144, 2560), (2560, 9728), (1152, 896)] if DEVICE == "cuda" else [(256, 384)]  # out, in
+SHAPES = [(256, 512), (6144, 2560), (2560, 9728), (1152, 1024)] if DEVICE == "cuda" else [(256, 512)]  # out, in
 
 
 def error(got, want):
@@ -38,10 +38,15 @@ def test_scaled_products(shape, rows, kind, bias):
 
 @pytest.mark.parametrize("stored", fp8.KINDS)
 def test_published_weights_take_every_form(stored):
-    weight, b = weight_and_bias((256, 384), True)
+    weight, b = weight_and_bias((256, 512), True)
     values, scales = fp8.quantise_weight(weight, stored)
-    x = torch.randn(5, 384, device=DEVICE).bfloat16()
+    x = torch.randn(5, 512, device=DEVICE).bfloat16()
     want = x.double() @ fp8.dequantise_weight(values, scales).double().T + b.double()
     assert error(ScaledLinear(values, scales, None, b)(x), want) < 4e-3
     for kind in scaled_kinds(DEVICE):
         assert error(ScaledLinear(values, scales, kind, b)(fp8.quantise(x, kind)), want) < 0.06
+
+
+def test_shapes():
+    assert can_scale(6144, 2560, "block") and can_scale(1152, 896, "row")
+    assert not can_scale(1152, 896, "block") and not can_scale(130, 512, "row")

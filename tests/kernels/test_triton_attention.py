@@ -79,7 +79,8 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
     wide = [pool.float() for pool in pools]
     q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
     plan = TritonAttention(ragged, heads, kv_heads, DEVICE, bounded)
-    want = naive.attend(q, k, v, *wide, ragged)
+    with torch.device(DEVICE):
+        want = naive.attend(q, k, v, *wide, ragged)
     if quantised:
         out = empty_quantised(ragged.rows + spare, heads * dim, "block", DEVICE)
         out.values.view(torch.uint8).fill_(127)
@@ -98,7 +99,9 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
     rows = [ragged.starts[s + 1] - 1 for s in ragged.answers]
     queries = qkv[rows, :heads].contiguous()
     got = plan.attend_last(queries, qkv[:, heads:], *pools)
-    assert error(got, naive.attend_last(queries.float(), k, v, *wide, ragged)) < TOLERANCE
+    with torch.device(DEVICE):
+        want = naive.attend_last(queries.float(), k, v, *wide, ragged)
+    assert error(got, want) < TOLERANCE
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -135,6 +138,11 @@ def test_one_prefix_for_many_short_segments():
     )
 
 
+def test_scattered_slots():
+    slots = torch.randperm(300)[:120]
+    check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots)], [0, 2]), *SHAPES[0])
+
+
 @pytest.mark.skipif(not ON_CARD, reason="slow in the interpreter")
 @pytest.mark.parametrize("tokens,prefix", [(16384, 0), (40, 16384), (1, 16385), (4097, 12000)])
 def test_long_context(tokens, prefix):
@@ -154,7 +162,7 @@ def test_no_answers_and_no_rows():
 def test_tiles_hold_every_query_once_and_runs_every_slot(plan, tile, run):
     rng = np.random.default_rng()
     ragged = random_ragged(rng, 12, 9, 150)
-    got = plan(ragged, tile, run)
+    got = plan(ragged, (tile, tile) if plan is plan_all else tile, run)
     seen = np.concatenate([np.arange(t[0], t[0] + t[1]) for t in got.tiles])
     assert sorted(seen) == list(range(ragged.rows if plan is plan_all else len(ragged.answers)))
     assert got.tiles[:, 1].max() <= tile and (got.tiles[: got.plain, 2:5] == 0).all()

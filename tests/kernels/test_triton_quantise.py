@@ -34,8 +34,8 @@ def check(got, want, kind):
     assert error(back, want) < (0.04 if ON_CARD else 0.15)
     if not ON_CARD:
         return
-    # Values on the edge between two FP8 numbers may round either way.
-    assert (back != fp8.dequantise(reference)).float().mean() < 0.01 or error(back, fp8.dequantise(reference)) < 2e-3
+    # Where a scale is a power of two many bfloat16 values lie halfway between two FP8 numbers, and may round either way.
+    assert error(back, fp8.dequantise(reference)) < 0.02
 
 
 @pytest.mark.parametrize("kind", KINDS)
