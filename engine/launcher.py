@@ -9,6 +9,7 @@ EngineError. A start that failed is reported to everybody who waits for it, and 
 seconds, so that eight tasks do not each load a model that can't be loaded; after that it is tried again.
 """
 
+import logging
 import os
 import socket
 import subprocess
@@ -41,9 +42,11 @@ FAILURE_MEMORY = 10.0  # seconds
 REPLACE_WAIT = 30.0  # seconds to wait for an engine with other settings to have no streams
 _SLACK = 30.0  # seconds beyond the start timeout, which the engine itself watches over
 _POLL = 0.05  # seconds
+_MENTION = 30.0  # seconds of waiting between lines about it
 
 # What Spark sets for its Python workers alone: secrets of their sockets, and one thread for numeric libraries.
 _WORKER_ONLY = ("PYTHON_WORKER_", "PYSPARK_GATEWAY_", "SPARK_AUTH_SOCKET_", "SPARK_BUFFER_SIZE", "OMP_NUM_THREADS")
+_log = logging.getLogger(__name__)
 _children: dict[tuple[Path, int], subprocess.Popen] = {}  # (directory, run) → an engine this process started
 
 
@@ -77,6 +80,7 @@ class _Search:
         self._address, self._directory = address, address.directory
         self._deadline = time.monotonic() + address.config.start_timeout + _SLACK
         self._replace_deadline = time.monotonic() + REPLACE_WAIT
+        self._mention_at = time.monotonic() + _MENTION
         self._watched = 0  # number of the run that was seen starting
 
     def run(self) -> Connection:
@@ -94,7 +98,15 @@ class _Search:
                 return connection
             if time.monotonic() > self._deadline:
                 raise self._late(state)
+            self._mention(state)
             time.sleep(_POLL)
+
+    def _mention(self, state: State | None) -> None:
+        """A task that waits is not silent about it."""
+        if time.monotonic() > self._mention_at:
+            self._mention_at += _MENTION
+            log = self._directory.log(state.run) if state else "none yet"
+            _log.warning("waiting for the engine on %s; its log: %s", self._address.config.device, log)
 
     def _start(self, lock: int) -> None:
         last = self._directory.state()
