@@ -5,21 +5,26 @@ import torch
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019). `weight` float32; dtype of `x`."""
-    return _norm(x, weight, eps).to(x.dtype)
+    return _norm_(_wide(x), weight, eps).to(x.dtype)
 
 
-def rope(x: torch.Tensor, turn: torch.Tensor, out: torch.Tensor) -> None:
-    """Rotary embedding (Su et al. 2021) of `x` [rows, heads, head_dim] into `out` of the same shape and dtype.
+def rope(x: torch.Tensor, heads: int, turn: torch.Tensor, out: torch.Tensor) -> None:
+    """Rotary embedding (Su et al. 2021) of the first `heads` of `x` [rows, all heads, head_dim]; the rest is copied.
 
-    Dimensions 2i and 2i + 1 are one complex number, turned by `turn` complex64 [rows, head_dim/2]. Checkpoints pair
-    i with i + head_dim/2: `adjacent_pairs` reorders their weights, which leaves every q·k as it is.
+    Writes `out`, of the same shape and dtype. Dimensions 2i and 2i + 1 are one complex number, turned by `turn`
+    complex64 [rows, head_dim/2]. Checkpoints pair i with i + head_dim/2: `adjacent_pairs` reorders their weights,
+    which leaves every q·k as it is.
     """
-    _turn(x.float(), turn, out)
+    wide = _wide(x)
+    _turn_(wide[:, :heads], turn)
+    out.copy_(wide)
 
 
 def qk_norm_rope(x: torch.Tensor, weight: torch.Tensor, eps: float, turn: torch.Tensor, out: torch.Tensor) -> None:
-    """RMS norm over each head (Qwen3), then `rope`. `weight` float32 [heads, head_dim]."""
-    _turn(_norm(x, weight, eps), turn, out)
+    """`rope` of the first heads of `x`, after an RMS norm over each (Qwen3): those that `weight` float32 [heads, head_dim] has."""
+    wide = _wide(x)
+    _turn_(_norm_(wide[:, : len(weight)], weight, eps), turn)
+    out.copy_(wide)
 
 
 def adjacent_pairs(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
@@ -33,12 +38,16 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate).mul_(up).to(gate_up.dtype)
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    wide = x.float()
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """A float32 copy, to be worked on in place."""
+    return x.to(torch.float32, copy=True)
+
+
+def _norm_(wide: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    return (wide * length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()).mul_(weight)
+    scale = length.square_().div_(wide.shape[-1]).add_(eps).rsqrt_()
+    return wide.mul_(scale).mul_(weight)
 
 
-def _turn(wide: torch.Tensor, turn: torch.Tensor, out: torch.Tensor) -> None:
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
-    out.copy_(torch.view_as_real(pairs * turn.unsqueeze(1)).flatten(-2))
+def _turn_(wide: torch.Tensor, turn: torch.Tensor) -> None:
+    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(turn.unsqueeze(1))

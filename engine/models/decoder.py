@@ -103,13 +103,12 @@ class Decoder:
         return self._after_attention(layer, mixed.flatten(1), x)
 
     def _turned(self, flat, turned_heads: int, norm, turn, out) -> None:
-        """Split `flat` [rows, heads · head_dim] into heads; norm and rotate the first `turned_heads`, copy the rest."""
+        """Split `flat` [rows, heads · head_dim] into heads; norm and rotate the first `turned_heads` into `out`, copy the rest."""
         heads = flat.unflatten(1, (-1, self.config.head_dim))
         if norm is None:
-            rope(heads[:, :turned_heads], turn, out[:, :turned_heads])
+            rope(heads, turned_heads, turn, out)
         else:
-            qk_norm_rope(heads[:, :turned_heads], norm, self.config.norm_eps, turn, out[:, :turned_heads])
-        out[:, turned_heads:] = heads[:, turned_heads:]
+            qk_norm_rope(heads, norm, self.config.norm_eps, turn, out)
 
     def _after_attention(self, layer: Layer, mixed, x) -> torch.Tensor:
         x = layer.o.plus(mixed, x)

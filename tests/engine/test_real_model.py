@@ -15,7 +15,7 @@ TEXTS = (
     "Wie kann ich meine PIN ändern? 私のカードは届きませんでした。",
 )
 QUESTION = "\n\nDoes the text ask for a refund? Answer with TRUE or FALSE only."
-TOLERANCE = 2e-3  # float32; its answer logits lie between about 10 and 30
+TOLERANCE = 2e-4  # float32; its answer logits lie between about 10 and 30
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,11 @@ def pairs(x):
     return adjacent_pairs(x.flatten(1).T, x.shape[-1]).T.unflatten(1, x.shape[1:]).contiguous()
 
 
+def halves(x):
+    """The inverse of `pairs`: the order of dimensions in checkpoints."""
+    return torch.cat([x[..., 0::2], x[..., 1::2]], -1)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 48), (37, 896), (5, 3, 64)], ids=str)
 def test_rms_norm(shape, dtype):
@@ -44,20 +49,24 @@ def test_rms_norm_of_zeros_is_finite():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", [8, 64, 128])
 def test_rope(dim, dtype):
-    x = torch.randn(21, 5, dim).to(dtype)
+    x = pairs(torch.randn(21, 5, dim)).to(dtype)
+    before = x.clone()
     cos, sin, turn = turns(21, dim)
     out = torch.empty_like(x)
-    rope(pairs(x), turn, out)
-    near(out, pairs(naive.rope(x, cos, sin)), dtype)
+    rope(x, 3, turn, out)
+    near(out[:, :3], pairs(naive.rope(halves(x[:, :3]), cos, sin)), dtype)
+    assert torch.equal(out[:, 3:], x[:, 3:]) and torch.equal(x, before)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_qk_norm_rope(dtype):
-    x, weight = torch.randn(9, 4, 64).to(dtype), torch.randn(64)
+    x, weight = pairs(torch.randn(9, 6, 64)).to(dtype), torch.randn(64)
+    before = x.clone()
     cos, sin, turn = turns(9, 64)
     out = torch.empty_like(x)
-    qk_norm_rope(pairs(x), adjacent_pairs(weight, 64).expand(4, 64), 1e-6, turn, out)
-    near(out, pairs(naive.rope(naive.rms_norm(x, weight, 1e-6), cos, sin)), dtype)
+    qk_norm_rope(x, adjacent_pairs(weight, 64).expand(4, 64), 1e-6, turn, out)
+    near(out[:, :4], pairs(naive.rope(naive.rms_norm(halves(x[:, :4]), weight, 1e-6), cos, sin)), dtype)
+    assert torch.equal(out[:, 4:], x[:, 4:]) and torch.equal(x, before)
 
 
 def test_adjacent_pairs_leaves_products_of_heads_alone():
