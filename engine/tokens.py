@@ -26,8 +26,8 @@ class Tokens:
         self._control = Tokenizer.from_str(tokenizer_json)
         self._control.no_truncation()
         self._control.no_padding()
-        self.added = {token["content"]: token["id"] for token in raw["added_tokens"]}
-        self._plain = Tokenizer.from_str(json.dumps(_without_added_tokens(raw, set(self.added))))
+        self.control = _control_tokens(raw)
+        self._plain = Tokenizer.from_str(json.dumps(_without_control_tokens(raw, set(self.control))))
         self._check_plain()
         self.chat = chat
 
@@ -77,24 +77,33 @@ class Tokens:
         return self._control.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def _check_plain(self) -> None:
-        added = set(self.added.values())
-        for content in self.added:
+        control = set(self.control.values())
+        for content in self.control:
             texts = [around.format(content) for around in _AROUND]
             for text, ids in zip(texts, self.encode(texts), strict=True):
-                if not added.isdisjoint(ids.tolist()):
+                if not control.isdisjoint(ids.tolist()):
                     raise ModelError(
                         f"the tokenizer turns the text {text!r} into the control token {content!r}, so a row could "
                         "write prompts; accepted: a vocabulary that can spell its control tokens as ordinary text"
                     )
 
 
-def _without_added_tokens(raw: dict, added: set[str]) -> dict:
+def _control_tokens(raw: dict) -> dict[str, int]:
+    """Ids of all added tokens, special or not, and of what looks like one in the vocabulary, where conversions leave some."""
+    added = {token["content"]: token["id"] for token in raw["added_tokens"]}
+    vocabulary = raw["model"].get("vocab")
+    if not isinstance(vocabulary, dict):
+        return added
+    return {token: id_ for token, id_ in vocabulary.items() if token[:2] == "<|" and token[-2:] == "|>"} | added
+
+
+def _without_control_tokens(raw: dict, control: set[str]) -> dict:
     """The tokenizer without added tokens, neither as such nor as entries of a BPE vocabulary, and without a template."""
     plain = {**raw, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     model = raw["model"]
     if model.get("type") != "BPE":
         return plain
-    gone = {token for token in added & model["vocab"].keys() if len(token) > 1} - {model.get("unk_token")}
+    gone = {token for token in control & model["vocab"].keys() if len(token) > 1} - {model.get("unk_token")}
     if gone:
         vocab = {token: id_ for token, id_ in model["vocab"].items() if token not in gone}
         merges = [merge for merge in model["merges"] if gone.isdisjoint(_merged(merge))]

@@ -154,3 +154,28 @@ def test_no_chat_template_means_the_beginning_of_a_sequence(tmp_path, tokenizer_
     renderer = Renderer(tokens, TokenCache(tokens), OperatorSpec("x", "answers", (predicate("{0} is good"),)), "m", 100)
     (question,) = renderer.questions([(0, ("word",))])
     assert np.concatenate(question.parts).tolist().count(begin) == 1 and question.parts[0][0] == begin
+
+
+class CountingTokens:
+    """Stands for `Tokens`; counts what is encoded."""
+
+    def __init__(self):
+        self.encoded: list[str] = []
+
+    def encode(self, texts):
+        self.encoded += texts
+        return [np.zeros(len(text), np.int32) for text in texts]
+
+
+def test_partners_are_encoded_once_while_there_is_room():
+    counting = CountingTokens()
+    cache = TokenCache(counting, capacity=40)
+    assert cache.encode(["abc", "defg", "abc"], remember=True).keys() == {"abc", "defg"}
+    cache.encode(["defg", "abc"], remember=True)
+    assert counting.encoded == ["abc", "defg"]
+    cache.encode(["x" * 31], remember=True)  # the oldest text has to leave
+    cache.encode(["abc"], remember=True)
+    assert counting.encoded[2:] == ["x" * 31]
+    cache.encode(["defg"], remember=False)
+    cache.encode(["defg"], remember=True)
+    assert counting.encoded[3:] == ["defg", "defg"]

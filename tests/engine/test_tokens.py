@@ -25,7 +25,7 @@ def tokens(request):
 def random_texts(tokens: Tokens, seed: int) -> list[str]:
     """Words, control tokens whole and in pieces, and any characters, in random order."""
     rng = random.Random(seed)
-    control = list(tokens.added)
+    control = list(tokens.control)
     texts = []
     for _ in range(200):
         pieces = []
@@ -44,9 +44,9 @@ def random_texts(tokens: Tokens, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_text_becomes_a_control_token(tokens, seed):
-    texts = [*random_texts(tokens, seed), *tokens.added, "".join(tokens.added), " ".join(tokens.added)]
+    texts = [*random_texts(tokens, seed), *tokens.control, "".join(tokens.control), " ".join(tokens.control)]
     for ids in tokens.encode(texts):
-        assert set(ids.tolist()).isdisjoint(tokens.added.values())
+        assert set(ids.tolist()).isdisjoint(tokens.control.values())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -65,7 +65,7 @@ def test_ids_are_int32_and_empty_for_empty_text(tokens):
 
 def test_control_tokens_work_in_the_chat_template(tokens):
     head, tail = tokens.chat
-    added = set(tokens.added.values())
+    added = set(tokens.control.values())
     assert not added.isdisjoint(tokens.encode_control(head + tail).tolist())
     assert tokens.decode(tokens.encode_control(head + tail)) == head + tail
 
@@ -106,10 +106,18 @@ def test_control_tokens_inside_the_vocabulary_lose_their_merges():
     merges = [("[", "I"), ("N", "S"), ("NS", "T"), ("NST", "]"), ("[I", "NST]")]
     for model in ({}, {"ignore_merges": True}):
         tokens = Tokens(byte_level(vocabulary, merges, ["[INST]"], **model))
-        assert tokens.added == {"[INST]": vocabulary["[INST]"]}
+        assert tokens.control == {"[INST]": vocabulary["[INST]"]}
         (ids,) = tokens.encode(["[INST]"])
         assert vocabulary["[INST]"] not in ids and tokens.decode(ids) == "[INST]"
         assert tokens.encode_control("[INST]").tolist() == [vocabulary["[INST]"]]
+
+
+def test_what_looks_like_a_control_token_in_the_vocabulary_counts_as_one():
+    vocabulary = alphabet() | {"<|": 600, "x|": 601, "x|>": 602, "<|x|>": 603}
+    merges = [("<", "|"), ("x", "|"), ("x|", ">"), ("<|", "x|>")]
+    tokens = Tokens(byte_level(vocabulary, merges, []))
+    (ids,) = tokens.encode(["<|x|>"])
+    assert 603 not in ids and tokens.decode(ids) == "<|x|>"
 
 
 def test_a_vocabulary_that_cannot_spell_its_control_tokens_is_refused():
