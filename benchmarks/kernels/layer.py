@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from quail_spark.kernels import triton_attention as attention
 from quail_spark.kernels.fp8 import FP8
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.kernels.scaled_linear import ScaledLinear, scaled_kinds
 from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise, swiglu
+from quail_spark.kernels.triton_ragged import TritonAttention
 from quail_spark.kernels.triton_rope import turn_heads
 
 SECONDS, HEATING = 0.25, 1.0
@@ -215,13 +215,11 @@ def attend(
     ragged: Ragged,
     bounded=False,
     by_block=False,
-    own=attention.OWN,
-    shared=attention.SHARED,
 ) -> None:
     qkv = torch.randn(ragged.rows, s.heads + 2 * s.kv_heads, s.dim, device="cuda").bfloat16()
     slots = max((int(g.slots.max()) + 1 for g in ragged.groups), default=1)
     pools = [torch.randn(slots, s.kv_heads, s.dim, device="cuda").bfloat16() for _ in "kv"]
-    plan = attention.TritonAttention(ragged, s.heads, s.kv_heads, "cuda", bounded, own, shared)
+    plan = TritonAttention(ragged, s.heads, s.kv_heads, s.dim, "cuda", bounded)
     if by_block:
         out = empty_quantised(ragged.rows, s.heads * s.dim, "block", "cuda")
     else:
@@ -232,7 +230,7 @@ def attend(
 def attentions(b: Bench, s: Shape) -> None:
     docs = documents(b.rows)
     start = time.perf_counter()
-    attention.TritonAttention(docs, s.heads, s.kv_heads, "cpu")
+    TritonAttention(docs, s.heads, s.kv_heads, s.dim, "cpu")
     print(f"plan of the documents' chunk on the CPU: {1e3 * (time.perf_counter() - start):.1f} ms")
     attend(b, s, "attention, documents", docs)
     attend(b, s, "attention, documents, no running maximum", docs, bounded=True)

@@ -33,7 +33,9 @@ def test_scaled_products(shape, rows, kind, bias):
     exact = fp8.dequantise(x).double() @ fp8.dequantise_weight(*fp8.quantise_weight(weight, kind)).double().T
     got = layer(x)
     assert got.dtype == torch.bfloat16 and got.shape == (rows, shape[0])
-    assert error(got, exact + (b.double() if bias else 0)) < 4e-3
+    assert error(got, exact + (b.double() if bias else 0)) < (
+        8e-3 if bias else 4e-3
+    )  # the bias is added after rounding
 
 
 @pytest.mark.parametrize("stored", fp8.KINDS)

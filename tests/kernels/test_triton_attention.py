@@ -12,9 +12,9 @@ from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
 from quail_spark.kernels import fp8, naive
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
-from quail_spark.kernels.triton_attention import TritonAttention, can_attend, scores_are_bounded
 from quail_spark.kernels.triton_plan import plan_all, plan_answers
 from quail_spark.kernels.triton_quantise import empty_quantised
+from quail_spark.kernels.triton_ragged import LONG_PREFIX, TritonAttention, can_attend, scores_are_bounded
 
 PAGE = 16
 TOLERANCE = 6e-3
@@ -78,7 +78,7 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
         pool[slots.to(DEVICE)] = torch.randn(len(slots), kv_heads, dim, device=DEVICE).to(HALF)
     wide = [pool.float() for pool in pools]
     q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
-    plan = TritonAttention(ragged, heads, kv_heads, DEVICE, bounded)
+    plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, bounded)
     with torch.device(DEVICE):
         want = naive.attend(q, k, v, *wide, ragged)
     if quantised:
@@ -150,9 +150,26 @@ def test_long_context(tokens, prefix):
     check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
 
 
+@pytest.mark.skipif(
+    not ON_CARD or torch.cuda.get_device_capability() != (9, 0),
+    reason="the interpreter has no Gluon, and the kernel is Hopper's",
+)
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("page", [1024, 16])
+@pytest.mark.parametrize("prefix", [LONG_PREFIX, LONG_PREFIX + 1, 639, 640, 4100])
+@pytest.mark.parametrize("shape", [(32, 8, 128), (14, 2, 64), (40, 8, 128), (4, 4, 128)], ids=str)
+def test_long_prefixes(shape, prefix, page, bounded):
+    rng = np.random.default_rng()
+    lengths = rng.integers(1, 30, 70).tolist()
+    slots = rng.permutation(12 * 1024 // page)[:, None] * page + np.arange(page)
+    slots = torch.from_numpy(slots.flatten())
+    groups = [PrefixGroup(5, 45, slots[:prefix]), PrefixGroup(45, 46, slots[prefix : 2 * prefix + 77])]
+    check(Ragged([0, *np.cumsum(lengths).tolist()], groups, list(range(0, 70, 3))), *shape, bounded=bounded)
+
+
 def test_no_answers_and_no_rows():
     check(Ragged([0, 4, 9], [PrefixGroup(1, 2, torch.arange(3))], []), *SHAPES[0])
-    plan = TritonAttention(Ragged([0], [], []), 4, 2, DEVICE)
+    plan = TritonAttention(Ragged([0], [], []), 4, 2, 64, DEVICE)
     empty = torch.empty(0, 8, 64, dtype=HALF, device=DEVICE)
     plan.attend(empty, 4, empty, empty, empty)
 
