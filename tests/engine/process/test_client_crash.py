@@ -3,16 +3,25 @@
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from quail_spark.engine import client as client_module
 from quail_spark.engine import connection
-from quail_spark.engine.processes import identify
-from quail_spark.engine.stats import read_stats, total_operators
+from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.connection import Connection, EngineGone
+from quail_spark.engine.lifetime import End, Lifetime
+from quail_spark.engine.processes import ProcessId, identify
+from quail_spark.engine.runtime_dir import RuntimeDirectory, State
+from quail_spark.engine.server import EngineServer
+from quail_spark.engine.stats import Stats, read_stats, total_operators
+from quail_spark.engine.wire import Codec
 from quail_spark.optimizer.errors import EngineCrashError
+from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 
 
 def kill(pid):
@@ -69,6 +78,12 @@ def test_a_batch_that_kills_always(lab, eventually):
     assert texts(lab.connect().rows(lab.filter, [[["bb"]]])) == [[1]]  # the next task finds a new one
 
 
+def test_a_poisoned_device_ends_its_process(lab):
+    with pytest.raises(EngineCrashError, match=r"exit status 70(?s:.*)device-side assert triggered"):
+        list(lab.connect().rows(lab.filter, [[["poison"]]]))
+    assert len(lab.engines()) == 3
+
+
 def test_progress_renews_the_patience(lab):
     engine = lab.connect()
     answers = engine.rows(lab.filter, ([[f"{i}"]] for i in range(10)))
@@ -122,6 +137,27 @@ def test_totals_of_a_dead_engine_are_not_lost(lab, eventually):
     total = total_operators([dead, alive])["op"]
     assert (total["rows"], total["batches"], total["errors"], total["asked"]) == (4, 3, 1, [4])
     assert total["templates"] == ["Is {0} even?"] and total["first"] < total["last"]
+
+
+def test_a_stream_that_comes_too_late_is_for_another_engine(tmp_path):
+    """An engine that has decided to end, and is still there."""
+    lifetime = Lifetime([], 100, 100)
+    directory = RuntimeDirectory(Path(tempfile.mkdtemp(prefix="qs", dir="/tmp")))
+    server = EngineServer(directory.location(1), None, lifetime, Stats(tmp_path / "stats.json", {}))
+    state = State("ready", 1, "application", EngineConfig("fake://ok"), ())
+    client = Connection(directory, state)
+    client.register(ProcessId(1, "x"), 100)
+    lifetime.end(End.IDLE)
+    spec = OperatorSpec("op", "filter", (Predicate("{0}", (Argument(0),)),))
+    stream = client.open(spec)
+    stream.send(Codec(spec).encode([["a"]]))
+    with pytest.raises(EngineGone, match="ending"):
+        stream.receive()
+    stream.close()
+    with pytest.raises(EngineGone, match="ending"):
+        client.register(ProcessId(1, "x"), 100)
+    server.shutdown()
+    directory.path.rmdir()
 
 
 def test_a_silent_engine_is_mentioned(lab, monkeypatch, caplog, eventually):

@@ -15,7 +15,7 @@ import quail_spark
 from quail_spark.engine import launcher
 from quail_spark.engine.client import connect
 from quail_spark.engine.config import EngineConfig
-from quail_spark.engine.processes import identify
+from quail_spark.engine.processes import identify, own_process
 from quail_spark.engine.runtime_dir import RuntimeDirectory
 from quail_spark.optimizer.errors import ConfigError, EngineError, EngineStartError, ModelError
 
@@ -141,8 +141,11 @@ def test_a_client_waits_for_an_engine_that_another_started(lab, python, eventual
 
 
 def test_the_starter_may_be_killed_while_the_model_loads(lab, python, eventually):
+    """A Python worker, say; its owner, the daemon, lives."""
     process = subprocess.Popen(
-        python("racer.py", lab.tmp, "fake://slow", lab.application), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        python("racer.py", lab.tmp, "fake://slow", lab.application, *own_process()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     (pid,) = eventually(lab.engines)
     process.kill()

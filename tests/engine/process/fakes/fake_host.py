@@ -2,8 +2,8 @@
 
 Models: `fake://ok`, `fake://slow` (loads for a second), `fake://bug` and `fake://missing` (fail to load),
 `fake://dies` (killed while loading), `fake://never` (loads for ever).
-Texts (first column): `kill`, `kill once`, `hang`, `freeze`, `bug`, `refuse`, `fail`, `wait <seconds>`; any other text is TRUE when its
-length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
+Texts (first column): `kill`, `kill once`, `hang`, `freeze`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any other
+text is TRUE when its length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
 """
 
 import os
@@ -26,6 +26,10 @@ JOURNAL = Path(os.environ["FAKE_JOURNAL"])
 def note(text):
     with JOURNAL.open("a") as file:
         file.write(text + "\n")
+
+
+class AcceleratorError(RuntimeError):
+    """Named like torch's, for an error after which a device can't be used any more."""
 
 
 def kill_self():
@@ -71,6 +75,8 @@ class FakeSession:
             time.sleep(float(rest))
         elif word == "bug":
             raise ZeroDivisionError("a bug in the model")
+        elif word == "poison":
+            raise AcceleratorError("CUDA error: device-side assert triggered")
         elif word == "refuse":
             raise RowError("row 'refuse' can't be answered — ask less")
         return len(text) % 2 == 0
