@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import accumulate
 
 import numpy as np
 
@@ -143,7 +144,7 @@ class ModelAnswerer:
         for index, question in enumerate(questions):
             sections = self._sections(question)
             start, root = self._deepest_kept(sections)
-            skip = sum(depth <= start for depth in np.cumsum([len(part) for part in question.parts]))
+            skip = sum(depth <= start for depth in accumulate(map(len, question.parts)))
             marks = tuple((depth - start, key) for depth, key in sections if depth > start and key in wanted)
             paths.setdefault(root, []).append(Path(question.parts[skip:], marks, index))
         return [Task(node, root) for root, group in paths.items() for node in build(group)]
