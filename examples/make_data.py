@@ -14,15 +14,18 @@ import pyarrow.parquet as pq
 OUT = Path(__file__).parent / "data"
 QUERIES = 400  # of the source's rows, evenly spaced
 
-# The consumer bureau renamed its products over the years; one row per kind, with the names that mean it.
-COMPLAINT_KINDS = [
-    ("credit report", "a credit report or a credit bureau such as Equifax", ["Credit reporting"]),
-    ("debt collection", "a debt collector demanding money", ["Debt collection"]),
-    ("credit card", "a credit card or a prepaid card", ["Credit card"]),
-    ("bank account", "a checking or savings account at a bank", ["Bank account", "Checking or savings account"]),
-    ("mortgage", "a mortgage on a house", ["Mortgage"]),
-    ("student loan", "a student loan", ["Student loan"]),
-    ("other loan", "a personal loan, a payday loan or a car loan", ["Payday loan", "Vehicle loan"]),
+# Ten of the 77 intents of banking_queries, in words.
+TOPICS = [
+    ("age_limit", "the age from which one may have an account"),
+    ("card_arrival", "a new card that has not arrived yet"),
+    ("cash_withdrawal_charge", "a fee for withdrawing cash"),
+    ("exchange_rate", "the exchange rate of a currency"),
+    ("lost_or_stolen_phone", "a phone that was lost or stolen"),
+    ("pin_blocked", "a PIN that is blocked"),
+    ("terminate_account", "closing an account"),
+    ("top_up_failed", "a top-up that failed"),
+    ("transaction_charged_twice", "a payment that was charged twice"),
+    ("verify_my_identity", "proving one's identity"),
 ]
 
 # Product n is meant for customer n; nothing is for customers 11 and 12.
@@ -61,7 +64,7 @@ def main(complaints: str, queries: str) -> None:
     _write("complaints", table)
     table = pq.read_table(queries, columns=["id", "text", "intent"])
     _write("banking_queries", table.take([i * table.num_rows // QUERIES for i in range(QUERIES)]))
-    _write("complaint_kinds", _rows(("kind", "description", "product_names"), COMPLAINT_KINDS))
+    _write("topics", _rows(("intent", "description"), TOPICS))
     _write("customers", _rows(("id", "name", "profile"), CUSTOMERS))
     _write("products", _rows(("id", "name", "description"), PRODUCTS))
 
