@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 unexport SPARK_HOME PYTHONPATH PYTHONHOME
 WITH_JAVA = JAVA_HOME="$$($(PY) -P quail_spark/java_home.py)" && export JAVA_HOME &&
 export PYSPARK_PYTHON := $(abspath $(PY))
+export OMP_WAIT_POLICY ?= PASSIVE
 export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
 
 .PHONY: help setup model demo test test-matrix lint format doctor docs wheel clean distclean

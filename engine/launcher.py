@@ -229,5 +229,6 @@ def engine_environment() -> dict[str, str]:
     site = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     if not checkout and package.parent not in site:
         paths.append(package.parent)
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads would take the cores from Spark's
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(map(str, paths)))
     return environment
