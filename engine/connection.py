@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import pyarrow as pa
 from pyarrow import flight
 
 from quail_spark.optimizer.plan import OperatorSpec
@@ -12,7 +11,7 @@ from quail_spark.optimizer.plan import OperatorSpec
 from .evaluator import Answers
 from .processes import ProcessId
 from .runtime_dir import RuntimeDirectory, State
-from .wire import Codec, Message, decode_error, encode_request
+from .wire import TRANSPORT_ERRORS, Codec, Message, decode_error, encode_request
 
 _ACTION_TIMEOUT = 20.0  # seconds; actions are answered at once, also while the model works
 
@@ -26,7 +25,7 @@ def _transport() -> Iterator[None]:
     """Whatever goes wrong in here is the connection's fault: the engine's own errors come as messages."""
     try:
         yield
-    except (pa.ArrowException, flight.FlightError, OSError) as error:
+    except TRANSPORT_ERRORS as error:
         raise EngineGone(str(error)) from error
 
 
@@ -59,7 +58,7 @@ class Connection:
 
     def close(self) -> None:
         """Give up the connection."""
-        with suppress(pa.ArrowException, flight.FlightError):
+        with suppress(*TRANSPORT_ERRORS):
             self._client.close()
 
     def _act(self, name: str, **arguments) -> dict:
@@ -101,7 +100,7 @@ class Stream:
 
     def close(self) -> None:
         """End it, whatever is on its way; the engine closes the session. Does not wait."""
-        with suppress(pa.ArrowException, flight.FlightError):
+        with suppress(*TRANSPORT_ERRORS):
             self._reader.cancel()
-        with suppress(pa.ArrowException, flight.FlightError):
+        with suppress(*TRANSPORT_ERRORS):
             self._writer.close()

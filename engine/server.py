@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
-import pyarrow as pa
 from pyarrow import flight
 
 from quail_spark.optimizer.errors import EngineError
@@ -24,7 +23,7 @@ from .evaluator import Answers, Evaluator, Session
 from .lifetime import End, Ending, Lifetime
 from .processes import ProcessId
 from .stats import Stats
-from .wire import ANSWERS, Codec, decode_request, encode_error, encode_json
+from .wire import ANSWERS, TRANSPORT_ERRORS, Codec, decode_request, encode_error, encode_json
 
 SLOW = 600.0  # seconds after which a batch in progress is mentioned in the log, again and again
 
@@ -142,7 +141,7 @@ class EngineServer(flight.FlightServerBase):
 
 def _send(writer, message: dict) -> None:
     """A message without a batch; to a client that may be gone."""
-    with suppress(pa.ArrowException, flight.FlightError):
+    with suppress(*TRANSPORT_ERRORS):
         writer.write_metadata(encode_json(message))
 
 
@@ -154,7 +153,7 @@ class _ClientGone(Exception):
 def _client_may_go() -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, flight.FlightError) as error:
+    except TRANSPORT_ERRORS as error:
         raise _ClientGone from error
 
 
@@ -183,10 +182,12 @@ class _Inbox:
         self._thread.join()
 
     def _read(self) -> None:
-        with suppress(StopIteration, pa.ArrowException, flight.FlightError):
-            while True:
-                self._messages.put(self._reader.read_chunk())
-        self.ended = True
-        self._messages.put(None)
-        if self.on_end:
-            self.on_end()
+        try:
+            with suppress(StopIteration, *TRANSPORT_ERRORS):
+                while True:
+                    self._messages.put(self._reader.read_chunk())
+        finally:
+            self.ended = True
+            self._messages.put(None)
+            if self.on_end:
+                self.on_end()

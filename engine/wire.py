@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import flight
 
 from quail_spark.optimizer import errors as quail_errors
 from quail_spark.optimizer.errors import EngineError, QuailError
@@ -32,6 +33,9 @@ ANSWERS = pa.schema([("codes", pa.int8()), ("margins", pa.float32())])
 
 TextBatch = Texts | pa.RecordBatch  # rows of texts, or the same as Arrow columns (string types)
 PairBatch = tuple[TextBatch, Sequence[int], Sequence[TextBatch]]  # anchors, their ids, the block of each
+
+# What Arrow Flight raises when the other end is gone (Arrow's I/O errors are OSError).
+TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)
 
 _TEXT = pa.large_string()
 _ERRORS = {name: value for name, value in vars(quail_errors).items() if isinstance(value, type)}
