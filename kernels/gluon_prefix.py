@@ -171,6 +171,6 @@ def attend_prefix(
     pools = [TensorDescriptor.from_tensor(pool.flatten(1), [RUN, dim], layout) for pool in (pool_k, pool_v)]
     _prefix_kernel[(len(tiles) * kv_heads,)](
         q, q.stride(0), *pools, tiles, run_starts, values, lse, factor,
-        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, KEYS=RUN, BOUNDED=bounded, STAGES=2, num_warps=4,
+        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, KEYS=RUN, BOUNDED=bounded, STAGES=3, num_warps=4,
     )  # fmt: skip
     return values, lse

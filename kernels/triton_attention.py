@@ -40,7 +40,8 @@ def attention_kernel(
     """Tile = (first query, queries, first run, first partial run, end of runs, –, –, –); see `triton_plan`.
 
     Query i sees own rows `lows[i]` … `highs[i]`. Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`;
-    all but the partial ones are RUN long, and done already if CONTINUED: `before` and `lse` are `gluon_prefix`'s results. `own` [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors.
+    all but the partial ones are RUN long. If CONTINUED, a tile starts from what `gluon_prefix`
+    left in `before` and `lse`. `own` [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8
@@ -66,12 +67,11 @@ def attention_kernel(
             )
             total += tl.exp2(top) if BOUNDED else 1.0
             out = out * total[:, None]
-        else:
-            for run in tl.range(begin, partial, num_stages=STAGES):
-                slot = tl.load(run_starts + run)
-                k = pool_k.load([slot, head * DIM])
-                v = pool_v.load([slot, head * DIM])
-                total, top, out = _fold(packed, k, v, none, total, top, out, factor, False, BOUNDED)
+        for run in tl.range(begin, partial, num_stages=STAGES):
+            slot = tl.load(run_starts + run)
+            k = pool_k.load([slot, head * DIM])
+            v = pool_v.load([slot, head * DIM])
+            total, top, out = _fold(packed, k, v, none, total, top, out, factor, False, BOUNDED)
         for run in tl.range(partial, end, num_stages=1):
             slot = tl.load(run_starts + run)
             seen = tl.arange(0, RUN) < tl.load(run_counts + run)

@@ -92,7 +92,7 @@ def _runs(prefixes: list[np.ndarray], run: int):
     """
     edges, partials, starts, counts = [0], [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for slots in prefixes:
-        at = np.concatenate([[0], np.flatnonzero(np.diff(slots) != 1) + 1])
+        at = np.concatenate([[0], np.flatnonzero(np.diff(slots) != 1) + 1])[: len(slots)]
         length = np.diff(at, append=len(slots))
         pieces = -(-length // run)
         offset = (np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * run

@@ -28,8 +28,8 @@ class Launch:
 # The fastest of some forty on an H200; see docs/gpu-notes.md.
 OWN = Launch(rows=64, keys=32, run=32, warps=4, stages=3)
 SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
-AFTER_LONG = Launch(rows=128, keys=64, run=128, warps=4, stages=2)
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
+HOPPER_ROWS, HOPPER_RUN = 128, 128  # of `gluon_prefix`
 LONG_PREFIX = 512  # tokens: from here on the Hopper kernel pays
 
 
@@ -55,7 +55,7 @@ class TritonAttention:
         """`bounded`: what `scores_are_bounded` said of every layer."""
         self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
         self.long = _long_prefixes(ragged, dim, device)
-        self._shared = AFTER_LONG if self.long else SHARED
+        self._shared = OWN if self.long else SHARED
         group, run = heads // kv_heads, self._shared.run
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
         self._slots = None
@@ -65,8 +65,20 @@ class TritonAttention:
         ):
             self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
             ragged = _compacted(ragged)
-        self._all = _Tables(plan_all(ragged, (OWN.rows // group, self._shared.rows // group), run), device)
-        self._last = _Tables(plan_answers(ragged, self._shared.rows // group, run), device)
+        self._all, self._last = self._tables(ragged, group, device)
+
+    def _tables(self, ragged: Ragged, group: int, device) -> list["_Tables"]:
+        """For all tokens and for answers: what the portable kernel does, and for long prefixes what the Hopper kernel does before."""
+        rest, prefix = _without_full_runs(ragged, HOPPER_RUN) if self.long else ragged, [None, None]
+        tiles = (OWN.rows // group, self._shared.rows // group)
+        if self.long:
+            most = HOPPER_ROWS // group
+            prefix = [plan_all(ragged, (most, most), HOPPER_RUN), plan_answers(ragged, most, HOPPER_RUN)]
+        own = [plan_all(rest, tiles, self._shared.run), plan_answers(rest, tiles[1], self._shared.run)]
+        return [
+            _Tables(plan, device, _Tables(before, device) if before else None)
+            for plan, before in zip(own, prefix, strict=True)
+        ]
 
     def attend(
         self, qkv: torch.Tensor, heads: int, pool_k: torch.Tensor, pool_v: torch.Tensor, out: torch.Tensor | Quantised
@@ -96,11 +108,12 @@ class TritonAttention:
             if self._slots is not None:
                 pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
             part, tiles = None, slice(tables.plain, tables.count)
-            if self.long:
+            if tables.before:
                 from .gluon_prefix import attend_prefix
 
+                before = tables.before
                 part = attend_prefix(
-                    q, pool_k, pool_v, tables.tiles[tiles], tables.run_starts, _factor(dim), self.bounded
+                    q, pool_k, pool_v, before.tiles[before.plain :], before.run_starts, _factor(dim), self.bounded
                 )
             self._launch(tables, tiles, q, own, (pool_k, pool_v), part, out, self._shared)
 
@@ -126,9 +139,10 @@ class TritonAttention:
 
 
 class _Tables:
-    """A `TilePlan` on the device, sent in one copy."""
+    """A `TilePlan` on the device, sent in one copy. `before`: tables of the kernel that goes first."""
 
-    def __init__(self, plan: TilePlan, device):
+    def __init__(self, plan: TilePlan, device, before: "_Tables | None" = None):
+        self.before = before
         parts = [plan.tiles.ravel(), plan.lows, plan.highs, plan.run_starts, plan.run_counts]
         parts = [np.pad(part, (0, -len(part) % 4)) for part in parts]  # 16 bytes
         packed = torch.from_numpy(np.concatenate(parts))
@@ -149,6 +163,15 @@ def _long_prefixes(ragged: Ragged, dim: int, device) -> bool:
         and bool(ragged.groups)
         and min(len(g.slots) for g in ragged.groups) >= LONG_PREFIX
     )
+
+
+def _without_full_runs(ragged: Ragged, run: int) -> Ragged:
+    """What remains of each prefix behind its runs of `run` neighbouring slots."""
+    groups = []
+    for g in ragged.groups:
+        pieces = g.slots.tensor_split((g.slots.diff() != 1).nonzero().flatten() + 1)
+        groups.append(PrefixGroup(g.first, g.last, torch.cat([piece[len(piece) // run * run :] for piece in pieces])))
+    return Ragged(ragged.starts, groups, ragged.answers)
 
 
 def _runs(slots: torch.Tensor) -> int:

@@ -192,6 +192,16 @@ def test_tiles_hold_every_query_once_and_runs_every_slot(plan, tile, run):
         assert (got.run_counts[begin:partial] == run).all() and (got.run_counts[partial:end] < run).all()
 
 
+def test_a_prefix_without_slots_has_no_runs():
+    groups = [
+        PrefixGroup(0, 1, torch.arange(70)),
+        PrefixGroup(1, 2, torch.arange(0)),
+        PrefixGroup(2, 3, torch.arange(5)),
+    ]
+    got = plan_all(Ragged([0, 3, 5, 9], groups, []), (32, 32), 64)
+    assert {tuple(t[[0, 2, 3, 4]]) for t in got.tiles} == {(0, 0, 1, 2), (3, 2, 2, 2), (5, 2, 2, 3)}
+
+
 def test_bounded_scores():
     assert scores_are_bounded(torch.ones(128), torch.ones(128) * 2) and not scores_are_bounded(
         torch.ones(128) * 9, torch.ones(128)
