@@ -99,6 +99,8 @@ class EngineServer(flight.FlightServerBase):
         for chunk in inbox:
             answers = self._answer(spec, codec, session, chunk)
             self._stats.add(spec, answers)
+            if inbox.is_empty():  # maybe the last: whoever has it may read the totals at once
+                self._stats.write()
             data, metadata = codec.encode_answers(answers)
             with _client_may_go():
                 writer.write_with_metadata(data, metadata)
@@ -176,6 +178,10 @@ class _Inbox:
             if self.ended:
                 raise _ClientGone
             yield message
+
+    def is_empty(self) -> bool:
+        """Whether no message is waiting."""
+        return self._messages.empty()
 
     def join(self) -> None:
         """Wait for the client's end of the stream: the reader must not outlive the call it belongs to."""

@@ -1,5 +1,7 @@
 """What an engine did so far: totals per operator, written to a file that a driver on the same machine can read.
 
+Written about once a second while something changes, and before the last answer of a stream leaves.
+
 The file, `engine-<run>.stats.json`, holds one object (schema 1; times in seconds, moments in seconds since 1970):
 
     schema            1

@@ -11,7 +11,8 @@ from .catalyst import planned
 from .conf import QuailConf
 
 INTERVAL = 1.0  # seconds between looks at the engines' totals
-WIDTH = 110
+LOG_INTERVAL = 5.0  # seconds between lines where they can't be written in place
+ERASE = "\x1b[K"
 
 
 def start_progress(spark) -> "ProgressLine | None":
@@ -28,7 +29,7 @@ class ProgressLine:
     def __init__(self, application: str, stream: TextIO):
         self._application, self._stream = application, stream
         self._before: dict[str, dict] = total_operators(read_stats(application))
-        self._started = time.monotonic()
+        self._shown, self._logged = False, float("-inf")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="quail-spark progress", daemon=True)
         self._thread.start()
@@ -39,21 +40,29 @@ class ProgressLine:
         self._thread.join(timeout=2 * INTERVAL)
 
     def _run(self) -> None:
-        shown = quiet = 0
         while not self._end.wait(INTERVAL):
             now = total_operators(read_stats(self._application))
             changed = {n: t for n, t in now.items() if t["batches"] != self._before.get(n, {}).get("batches")}
             if changed:
-                shown, quiet = 1, 0
-                self._write("\r" + line(changed, self._before, planned.get).ljust(WIDTH))
-            elif shown:
-                quiet += 1
-            if shown and quiet >= 3:
-                self._write("\n")
-                shown = quiet = 0
+                self._show(line(changed, self._before, planned.get))
+            else:
+                self._clear()
             self._before = now
-        if shown:
-            self._write("\n")
+        self._clear()
+
+    def _show(self, text: str) -> None:
+        """On a terminal in place of the line before; elsewhere, in a log, a line of its own and fewer of them."""
+        if self._stream.isatty():
+            self._write(f"\r{ERASE}{text}")
+            self._shown = True
+        elif time.monotonic() - self._logged >= LOG_INTERVAL:
+            self._write(f"{text}\n")
+            self._logged = time.monotonic()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._write(f"\r{ERASE}")
+            self._shown = False
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -73,7 +82,9 @@ def line(changed: dict[str, dict], before: dict[str, dict], planned_operator) ->
         rate = f", {passed / asked:.0%} TRUE" if asked else ""
         left = _left(totals, planned_operator(name))
         noun = "pairs" if totals["kind"] == "pairs" else "rows"
-        parts.append(f"{name} {totals['rows']:,} {noun}{rate}, {tokens / INTERVAL:,.0f} tokens/s{left}")
+        parts.append(
+            f"{' '.join(name.split())}: {totals['rows']:,} {noun}{rate}, {tokens / INTERVAL:,.0f} tokens/s{left}"
+        )
     return " · ".join(parts)
 
 

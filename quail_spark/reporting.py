@@ -1,6 +1,6 @@
 """What AI operators did, from the totals that the engines of this machine write. Driver-side."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from quail_spark.engine.stats import read_stats, total_operators
 
@@ -72,17 +72,8 @@ def _read(name: str, totals: dict) -> OperatorReport:
         questions = [_question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
     asked, passed = totals["asked"] or [0] * len(questions), totals["passed"] or [0] * len(questions)
     predicates = tuple(PredicateReport(*row) for row in zip(questions, asked, passed, strict=True))
-    numbers = (
-        "rows",
-        "evaluations",
-        "remembered",
-        "errors",
-        "fresh_tokens",
-        "reused_tokens",
-        "recomputed_tokens",
-        "seconds",
-    )
-    return OperatorReport(name, totals["kind"], predicates=predicates, **{number: totals[number] for number in numbers})
+    numbers = {field.name: totals[field.name] for field in fields(OperatorReport) if field.name in totals}
+    return OperatorReport(**{**numbers, "name": " ".join(name.split()), "predicates": predicates})
 
 
 def _engine(engine: dict) -> str:
@@ -107,5 +98,7 @@ def _operator(operator: OperatorReport) -> list[str]:
     ]
     for predicate in operator.predicates:
         rate = f"{predicate.passed / predicate.asked:.0%}" if predicate.asked else "–"
-        lines.append(f"    {predicate.passed:,} of {predicate.asked:,} TRUE ({rate})  {predicate.question}")
+        lines.append(
+            f"    {predicate.passed:,} of {predicate.asked:,} TRUE ({rate})  {' '.join(predicate.question.split())}"
+        )
     return lines
