@@ -113,14 +113,13 @@ def test_kill_of_everything_leaves_nothing_in_the_way(lab, gone):
     assert "engine-1.sock" not in names(lab) and "engine-2.sock" in names(lab)
 
 
-def test_what_ended_applications_left_is_removed_at_the_next_start(lab, gone):
+def test_what_ended_applications_left_is_removed_at_the_next_start(lab, eventually):
     sleeper = subprocess.Popen(["sleep", "60"])
     dead = lab.connect(application="dead", owner=identify(sleeper.pid))
     kept = lab.connect(application="idle")
     for engine in (dead, kept):
-        pid = engine.stats()["pid"]
-        os.kill(pid, signal.SIGKILL)
-        gone(pid)
+        os.kill(engine.stats()["pid"], signal.SIGKILL)
+        os.close(eventually(engine.address.directory.try_lock))  # its last thread is gone
     sleeper.kill()
     sleeper.wait()
     assert read_stats("dead") and read_stats("idle")

@@ -48,9 +48,10 @@ def test_operators_of_one_name_that_ask_different_things_are_apart(tmp_path):
 
 def test_busy_time_is_wall_time(tmp_path):
     stats = Stats(tmp_path / "stats.json", {})
+    started = time.monotonic()
     with stats.busy(), stats.busy():
         time.sleep(0.05)
-    assert 0.05 <= stats.snapshot()["busy_seconds"] < 0.1
+    assert 0.05 <= stats.snapshot()["busy_seconds"] <= time.monotonic() - started  # not the sum
 
 
 def test_a_file_is_written_only_after_a_change(tmp_path):
