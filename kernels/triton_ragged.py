@@ -28,9 +28,11 @@ class Launch:
 # The fastest of some forty on an H200; see docs/gpu-notes.md.
 OWN = Launch(rows=64, keys=32, run=32, warps=4, stages=3)
 SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
+FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 HOPPER_ROWS, HOPPER_RUN = 128, 128  # of `gluon_prefix`
 LONG_PREFIX = 512  # tokens: from here on the Hopper kernel pays
+COPIED_SHARE = 8  # prefix tokens for each new one: up to here scattered prefixes are copied together, each layer
 
 
 def can_attend(heads: int, kv_heads: int, head_dim: int) -> bool:
@@ -54,17 +56,18 @@ class TritonAttention:
     def __init__(self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, bounded: bool = False):
         """`bounded`: what `scores_are_bounded` said of every layer."""
         self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
-        self.long = _long_prefixes(ragged, dim, device)
+        copied = sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows
+        self.long = _long_prefixes(ragged, dim, device) and (copied or not _scattered(ragged, LONG_PREFIX))
         self._shared = OWN if self.long else SHARED
-        group, run = heads // kv_heads, self._shared.run
+        group = heads // kv_heads
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
         self._slots = None
-        if any(
-            len(g.slots) / _runs(g.slots) < (LONG_PREFIX if self.long else run / 2) and _runs(g.slots) > 1
-            for g in ragged.groups
-        ):
-            self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
-            ragged = _compacted(ragged)
+        if _scattered(ragged, LONG_PREFIX if self.long else SHARED.run / 2):
+            if copied:
+                self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
+                ragged = _compacted(ragged)
+            else:
+                self._shared = FINE
         self._all, self._last = self._tables(ragged, group, device)
 
     def _tables(self, ragged: Ragged, group: int, device) -> list["_Tables"]:
@@ -109,7 +112,7 @@ class TritonAttention:
                 pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
             part, tiles = None, slice(tables.plain, tables.count)
             if tables.before:
-                from .gluon_prefix import attend_prefix
+                from .gluon_prefix import attend_prefix  # Gluon needs the card
 
                 before = tables.before
                 part = attend_prefix(
@@ -174,9 +177,10 @@ def _without_full_runs(ragged: Ragged, run: int) -> Ragged:
     return Ragged(ragged.starts, groups, ragged.answers)
 
 
-def _runs(slots: torch.Tensor) -> int:
-    """Into how many runs of neighbours `slots` fall."""
-    return 1 + int((slots.diff() != 1).sum())
+def _scattered(ragged: Ragged, least: float) -> bool:
+    """Whether some prefix lies in several runs of neighbouring slots that are shorter than `least` on average."""
+    runs = [(len(g.slots), 1 + int((g.slots.diff() != 1).sum())) for g in ragged.groups]
+    return any(count > 1 and length / count < least for length, count in runs)
 
 
 def _compacted(ragged: Ragged) -> Ragged:

@@ -138,16 +138,20 @@ def test_one_prefix_for_many_short_segments():
     )
 
 
-def test_scattered_slots():
-    slots = torch.randperm(300)[:120]
-    check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots)], [0, 2]), *SHAPES[0])
+@pytest.mark.parametrize("prefix", [120, 300], ids=["copied together", "too long to copy"])
+@pytest.mark.parametrize("page", [1, PAGE])
+def test_scattered_slots(prefix, page):
+    slots = torch.randperm(640 // page).repeat_interleave(page) * page + torch.arange(page).repeat(640 // page)
+    check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots[:prefix])], [0, 2]), *SHAPES[0])
 
 
 @pytest.mark.skipif(not ON_CARD, reason="slow in the interpreter")
 @pytest.mark.parametrize("tokens,prefix", [(16384, 0), (40, 16384), (1, 16385), (4097, 12000)])
 def test_long_context(tokens, prefix):
-    slots = chain(np.random.default_rng(), [prefix], list(range(1100))) if prefix else None
-    check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
+    rng = np.random.default_rng()
+    for pages in (range(1100), rng.permutation(1100)):
+        slots = chain(rng, [prefix], list(pages)) if prefix else None
+        check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
 
 
 @pytest.mark.skipif(
