@@ -33,7 +33,7 @@ class Segment:
 class Batch:
     """Packed rows. `order[i]`: which given segment is the i-th of the batch (those behind one parent lie together).
 
-    `tokens`, `positions` int64 [rows] (filled up to a multiple of ROW_MULTIPLE with rows that nobody attends to); `keep_rows`, `keep_slots` int64 [kept]: rows whose K and V go to which pool
+    `tokens`, `positions` int64 [rows] (filled up to a multiple of ROW_MULTIPLE with rows that nobody attends to); `keep_rows` (ascending), `keep_slots` int64 [kept]: rows whose K and V go to which pool
     slots; `answer_rows` int64 [answers]; `answers[j]`: which answering segment, as given, row j of the logits is for.
     """
 
@@ -45,6 +45,11 @@ class Batch:
     answers: list[int]
     attention: Attention
     nodes: list[KVNode | None]
+
+    def kept_in(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the rows in `rows`: which are kept, counted from its start, and their slots."""
+        first, last = torch.searchsorted(self.keep_rows, torch.tensor([rows.start, rows.stop])).tolist()
+        return self.keep_rows[first:last] - rows.start, self.keep_slots[first:last]
 
 
 def check_segments(segments: Sequence[Segment], max_context: int, vocab: int) -> None:

@@ -11,6 +11,7 @@ from .batch import Batch, Segment, check_segments, pack, release
 from .config import EngineConfig
 from .kv import KVNode, PagePool
 from .models.decoder import Decoder
+from .workers import Workers
 
 __all__ = ["Runner", "Segment"]
 
@@ -29,8 +30,9 @@ class Runner:
                 f"answer token ids are {list(answer_ids)}; accepted: one or more from 0 to {facts.vocab - 1}"
             )
         self.model, self.config, self.answer_ids = model, config, tuple(answer_ids)
-        if config.device == "cpu":
-            torch.set_num_threads(config.threads or _all_cores())
+        threads = (config.threads or _all_cores()) if config.device == "cpu" else 1
+        torch.set_num_threads(threads)
+        self.workers = Workers(threads)
         self.token_bytes = facts.kv_token_bytes(model.dtype.itemsize)
         pages, self.max_context = plan_pages(config, self.token_bytes, facts.max_context)
         self.page_pool = PagePool(
@@ -57,7 +59,9 @@ class Runner:
     def _logits(self, batch: Batch) -> np.ndarray:
         logits = np.empty((len(batch.answers), len(self.answer_ids)), dtype=np.float32)
         if len(batch.tokens):
-            logits[batch.answers] = self.model.forward(batch, self.page_pool, self._head_rows).cpu().numpy()
+            logits[batch.answers] = (
+                self.model.forward(batch, self.page_pool, self._head_rows, self.workers).cpu().numpy()
+            )
         return logits
 
     def describe(self) -> dict:

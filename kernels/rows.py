@@ -1,5 +1,7 @@
 """Plain-torch operations on packed rows. Sums and products run in float32, results are rounded once to the input's dtype."""
 
+from functools import cache
+
 import torch
 
 
@@ -12,7 +14,7 @@ def rope(x: torch.Tensor, heads: int, turn: torch.Tensor, out: torch.Tensor) -> 
     """Rotary embedding (Su et al. 2021) of the first `heads` of `x` [rows, all heads, head_dim]; the rest is copied.
 
     Writes `out`, of the same shape and dtype. Dimensions 2i and 2i + 1 are one complex number, turned by `turn`
-    complex64 [rows, head_dim/2]. Checkpoints pair i with i + head_dim/2: `adjacent_pairs` reorders their weights,
+    complex64 [rows, 1, head_dim/2]. Checkpoints pair i with i + head_dim/2: `adjacent_pairs` reorders their weights,
     which leaves every q·k as it is.
     """
     wide = _wide(x)
@@ -45,9 +47,14 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 def _norm_(wide: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale = length.square_().div_(wide.shape[-1]).add_(eps).rsqrt_()
+    scale = torch.addcmul(_scalar(eps), length, length, value=1 / wide.shape[-1]).rsqrt_()
     return wide.mul_(scale).mul_(weight)
 
 
+@cache
+def _scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value)
+
+
 def _turn_(wide: torch.Tensor, turn: torch.Tensor) -> None:
-    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(turn.unsqueeze(1))
+    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(turn)

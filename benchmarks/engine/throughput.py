@@ -10,10 +10,12 @@ import argparse
 import json
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 import torch
 
+from quail_spark.engine.batch import ROW_MULTIPLE
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
 from quail_spark.engine.models.decoder import BLOCK_ROWS
@@ -41,20 +43,24 @@ def median_seconds(work, repeat: int) -> float:
     return statistics.median(times)
 
 
-def products_alone(model, rows: int):
-    """The linear layers of one chunk on random input, in the blocks of the forward pass, and nothing else."""
-    c = model.config
-    block = torch.randn(min(rows, BLOCK_ROWS["cpu"]), c.hidden).to(model.dtype)
-    mixed = torch.randn(min(rows, BLOCK_ROWS["cpu"]), c.heads * c.head_dim).to(model.dtype)
+def products_alone(runner: Runner, rows: int):
+    """The linear layers of one chunk on random input, in the forward pass's blocks and threads, and nothing else."""
+    model, c = runner.model, runner.model.config
+    sizes = [s.stop - s.start for s in runner.workers.split(rows, BLOCK_ROWS["cpu"], ROW_MULTIPLE)]
+    blocks = [
+        (torch.randn(n, c.hidden).to(model.dtype), torch.randn(n, c.heads * c.head_dim).to(model.dtype)) for n in sizes
+    ]
 
-    @torch.inference_mode()
+    def one_layer(layer, block):
+        x, mixed = block
+        layer.qkv(x)
+        layer.o.plus(mixed, x)
+        layer.mlp.plus(x, x)
+
     def work():
-        for _ in range(-(-rows // BLOCK_ROWS["cpu"])):
-            for layer in model.layers[:-1]:
-                layer.qkv(block)
-                layer.o.plus(mixed, block)
-                layer.mlp.plus(block, block)
-            model.layers[-1].kv(block)
+        for layer in model.layers[:-1]:
+            runner.workers.each(partial(one_layer, layer), blocks)
+        runner.workers.each(lambda block: model.layers[-1].kv(block[0]), blocks)
 
     return work
 
@@ -89,7 +95,7 @@ def main():
     for rows in args.chunks:
         segments = documents(rng, rows, vocab)
         whole = rows / median_seconds(lambda s=segments: runner.run(s), args.repeat)
-        alone = rows / median_seconds(products_alone(model, rows), args.repeat)
+        alone = rows / median_seconds(products_alone(runner, rows), args.repeat)
         results[f"documents_{rows}"] = {
             "tokens_s": round(whole),
             "products_tokens_s": round(alone),

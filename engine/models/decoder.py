@@ -1,18 +1,20 @@
 """The forward pass of a dense decoder over packed rows: no padding, no token-by-token state.
 
 Between two attentions everything is row-wise: a block of rows runs through O projection, MLP and the next layer's QKV
-projection while it is in the cache.
+projection while it is in the cache, and blocks run at the same time.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from quail_spark.kernels.linear import GatedMLP, Linear
 from quail_spark.kernels.rows import adjacent_pairs, qk_norm_rope, rms_norm, rope
 
-from ..batch import Batch
+from ..batch import ROW_MULTIPLE, Batch
 from ..kv import PagePool
+from ..workers import Workers
 from .facts import ModelFacts
 from .rope import rotary
 
@@ -35,7 +37,7 @@ class Layer:
         get, dim = weights.get, facts.head_dim
         self.attention_norm = weights["attention_norm"].float()
         self.mlp_norm = weights["mlp_norm"].float()
-        self.q_norm = self.k_norm = None
+        self.q_norm = self.k_norm = self.qk_norm = None
         if facts.qk_norm:
             self.q_norm = adjacent_pairs(weights["q_norm"].float(), dim).expand(facts.heads, dim)
             self.k_norm = adjacent_pairs(weights["k_norm"].float(), dim).expand(facts.kv_heads, dim)
@@ -52,6 +54,23 @@ class Layer:
         self.mlp = GatedMLP(gate_up, weights["down"], _join(get("gate_bias"), get("up_bias")), get("down_bias"))
 
 
+@dataclass
+class _Block:
+    """Rows that go through the row-wise layers together, and the buffers' views of them.
+
+    `x` [rows, hidden]; `turn` complex64 [rows, 1, head_dim/2]; `qkv`, `kv` (last layer), `mixed` [rows, heads,
+    head_dim]; `keep_rows` (within the block) and `keep_slots`: whose K and V go where.
+    """
+
+    x: torch.Tensor
+    turn: torch.Tensor
+    qkv: torch.Tensor
+    kv: torch.Tensor
+    mixed: torch.Tensor
+    keep_rows: torch.Tensor
+    keep_slots: torch.Tensor
+
+
 class Decoder:
     """A loaded model. `config` are its facts; `dtype` of weights, activations and KV."""
 
@@ -61,49 +80,57 @@ class Decoder:
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
         self.dtype, self.device = embedding.dtype, embedding.device
 
-    def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor, workers: Workers) -> torch.Tensor:
         """Logits float32 [answers, answer ids] at the answer rows; writes the KV that the batch keeps into the pool.
 
         `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
         """
-        c, layers = self.config, self.layers
-        turn = rotary(c.rope, c.head_dim, batch.positions)
-        blocks = self._blocks(len(batch.tokens))
-        x = [self.embedding[batch.tokens[b]] for b in blocks]
-        qkv = self._heads(len(batch.tokens), c.heads + 2 * c.kv_heads)
-        kv = self._heads(len(batch.tokens), 2 * c.kv_heads)
-        mixed = torch.zeros_like(qkv[:, : c.heads], memory_format=torch.contiguous_format)
-        for block, rows in zip(blocks, x, strict=True):
-            self._project(0, rows, turn[block], qkv[block], kv[block])
-        for index, layer in enumerate(layers[:-1]):
-            self._keep(batch, pool, index, qkv[:, c.heads :])
-            batch.attention.attend(qkv, c.heads, *pool.layer(index), mixed)
-            for i, block in enumerate(blocks):
-                x[i] = self._after_attention(layer, mixed[block].flatten(1), x[i])
-                self._project(index + 1, x[i], turn[block], qkv[block], kv[block])
-        self._keep(batch, pool, c.layers - 1, kv)
-        answers = self._answers(batch, pool, torch.cat(x)[batch.answer_rows], turn[batch.answer_rows], kv)
+        c, rows = self.config, len(batch.tokens)
+        turn = rotary(c.rope, c.head_dim, batch.positions).unsqueeze(1)
+        qkv, kv = self._heads(rows, c.heads + 2 * c.kv_heads), self._heads(rows, 2 * c.kv_heads)
+        mixed = self._heads(rows, c.heads).zero_()
+        slices = workers.split(rows, BLOCK_ROWS.get(self.device.type, rows), ROW_MULTIPLE)
+        blocks = [
+            _Block(self.embedding[batch.tokens[s]], turn[s], qkv[s], kv[s], mixed[s].flatten(1), *batch.kept_in(s))
+            for s in slices
+        ]
+        workers.each(lambda block: self._project(0, block, pool), blocks)
+        for index in range(c.layers - 1):
+            batch.attention.attend(qkv, c.heads, *pool.layer(index), mixed, workers.each)
+            workers.each(lambda block, index=index: self._between(index, block, pool), blocks)
+        x = torch.cat([block.x for block in blocks])[batch.answer_rows]
+        answers = self._answers(batch, pool, x, turn[batch.answer_rows], kv, workers)
         return rms_norm(answers.float(), self.final_norm, c.norm_eps) @ head_rows.T
 
-    def _project(self, index: int, x, turn, qkv, kv) -> None:
-        """Q, K, V of a block of rows into `qkv`, or for the last layer K, V into `kv`."""
-        c, layer = self.config, self.layers[index]
-        normed = rms_norm(x, layer.attention_norm, c.norm_eps)
-        if index < c.layers - 1:
-            self._turned(layer.qkv(normed), c.heads + c.kv_heads, layer.qk_norm if c.qk_norm else None, turn, qkv)
-        else:
-            self._turned(layer.kv(normed), c.kv_heads, layer.k_norm, turn, kv)
+    def _between(self, index: int, block: _Block, pool: PagePool) -> None:
+        """From the attention of layer `index` to the next one's."""
+        block.x = self._after_attention(self.layers[index], block.mixed, block.x)
+        self._project(index + 1, block, pool)
 
-    def _answers(self, batch: Batch, pool: PagePool, x, turn, kv) -> torch.Tensor:
+    def _project(self, index: int, block: _Block, pool: PagePool) -> None:
+        """Q, K, V of a block into its `qkv`, or for the last layer K, V into its `kv`; keeps what is to be kept."""
+        c, layer = self.config, self.layers[index]
+        normed = rms_norm(block.x, layer.attention_norm, c.norm_eps)
+        if index < c.layers - 1:
+            self._turned(layer.qkv(normed), c.heads + c.kv_heads, layer.qk_norm, block.turn, block.qkv)
+            kv = block.qkv[:, c.heads :]
+        else:
+            self._turned(layer.kv(normed), c.kv_heads, layer.k_norm, block.turn, block.kv)
+            kv = block.kv
+        if len(block.keep_rows):
+            for target, part in zip(pool.layer(index), kv[block.keep_rows].chunk(2, dim=1), strict=True):
+                target.index_copy_(0, block.keep_slots, part)
+
+    def _answers(self, batch: Batch, pool: PagePool, x, turn, kv, workers: Workers) -> torch.Tensor:
         """The last layer at the answer rows: `x` [answers, hidden] → its output there."""
         c, layer = self.config, self.layers[-1]
         q = self._heads(len(x), c.heads)
         self._turned(layer.q(rms_norm(x, layer.attention_norm, c.norm_eps)), c.heads, layer.q_norm, turn, q)
-        mixed = batch.attention.attend_last(q, kv, *pool.layer(c.layers - 1))
+        mixed = batch.attention.attend_last(q, kv, *pool.layer(c.layers - 1), workers.each)
         return self._after_attention(layer, mixed.flatten(1), x)
 
     def _turned(self, flat, turned_heads: int, norm, turn, out) -> None:
-        """Split `flat` [rows, heads · head_dim] into heads; norm and rotate the first `turned_heads` into `out`, copy the rest."""
+        """Split `flat` [rows, heads · head_dim] into heads; norm and rotate the first ones into `out`, copy the rest."""
         heads = flat.unflatten(1, (-1, self.config.head_dim))
         if norm is None:
             rope(heads, turned_heads, turn, out)
@@ -114,19 +141,8 @@ class Decoder:
         x = layer.o.plus(mixed, x)
         return layer.mlp.plus(rms_norm(x, layer.mlp_norm, self.config.norm_eps), x)
 
-    def _keep(self, batch: Batch, pool: PagePool, index: int, kv) -> None:
-        """Write the kept rows of `kv` [rows, 2·kv_heads, head_dim] into their slots."""
-        if len(batch.keep_rows):
-            kept = kv[batch.keep_rows]
-            for target, part in zip(pool.layer(index), kept.chunk(2, dim=1), strict=True):
-                target.index_copy_(0, batch.keep_slots, part)
-
     def _heads(self, rows: int, heads: int) -> torch.Tensor:
         return torch.empty(rows, heads, self.config.head_dim, dtype=self.dtype, device=self.device)
-
-    def _blocks(self, rows: int) -> list[slice]:
-        size = BLOCK_ROWS.get(self.device.type, rows)
-        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def _join(*parts: torch.Tensor | None) -> torch.Tensor | None:

@@ -99,6 +99,19 @@ def test_many_partners_of_two_anchors(both):
         node.release()
 
 
+def test_threads_do_not_matter(qwen2):
+    """The same chunk by one thread and by three; keeps and prefixes among it."""
+    rng, outcomes = np.random.default_rng(), []
+    first = [checkpoints.text(rng, int(n)) for n in rng.integers(1, 400, 12)]
+    then = [checkpoints.text(rng, int(n)) for n in rng.integers(1, 60, 12)]
+    for threads in (1, 3):
+        run = runner(qwen2, threads=threads)
+        logits, nodes = run.run([Segment(t, keep=len(t) // 2) for t in first])
+        more, _ = run.run([Segment(t, node) for t, node in zip(then, nodes, strict=True)])
+        outcomes.append(np.concatenate([logits, more]))
+    np.testing.assert_allclose(outcomes[0], outcomes[1], rtol=0, atol=TOLERANCE)
+
+
 def test_batch_composition_does_not_matter(both):
     run, _ = both
     rng = np.random.default_rng()

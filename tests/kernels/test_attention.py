@@ -49,7 +49,9 @@ def both(ragged, heads, kv_heads, dim, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("shape", HEADS, ids=str)
-@pytest.mark.parametrize("free,groups,longest", [(9, 0, 90), (0, 7, 40), (5, 6, 25), (3, 2, 260), (1, 0, 2), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "free,groups,longest", [(9, 0, 90), (0, 7, 40), (5, 6, 25), (3, 2, 260), (1, 0, 2), (0, 1, 2), (2, 1, 1300)]
+)
 def test_attention(shape, free, groups, longest):
     for got, want in both(random_ragged(np.random.default_rng(), free, groups, longest), *shape):
         torch.testing.assert_close(got, want, rtol=0, atol=2e-5)
@@ -78,7 +80,9 @@ def test_merge_is_attention_over_the_union():
     parts = [(scores[..., s], values[..., s, :]) for s in (slice(0, 11), slice(11, 40))]
     outs = [((s.softmax(-1).unsqueeze(-2) @ v).squeeze(-2), s.logsumexp(-1)) for s, v in parts]
     want = (scores.softmax(-1).unsqueeze(-2) @ values).squeeze(-2)
-    torch.testing.assert_close(merge(*outs[0], *outs[1]), want, rtol=0, atol=1e-6)
+    got, lse = merge(*outs[0], *outs[1])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+    torch.testing.assert_close(lse, scores.logsumexp(-1), rtol=0, atol=1e-5)
 
 
 def test_batches_hold_every_item_once_and_little_padding():

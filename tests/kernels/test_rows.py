@@ -14,13 +14,13 @@ def near(got, want, dtype):
     torch.testing.assert_close(
         got.double(),
         want.double(),
-        **({"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}),
+        **({"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 4e-2}),
     )
 
 
 def turns(rows: int, dim: int):
     angles = torch.rand(rows, dim // 2) * 50
-    return angles.cos(), angles.sin(), torch.polar(torch.ones_like(angles), angles)
+    return angles.cos(), angles.sin(), torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
 
 def pairs(x):
