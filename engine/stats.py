@@ -26,7 +26,7 @@ The file, `engine-<run>.stats.json`, holds one object (schema 1; times in second
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
@@ -96,8 +96,8 @@ class Stats:
             return {**self._facts, "updated": time.time(), "busy_seconds": busy, "operators": operators}
 
     def write(self) -> None:
-        """Write the file if something changed since the last time."""
-        with self._writing:
+        """Write the file if something changed since the last time. A full disk, say, is no reason to end a job."""
+        with self._writing, suppress(OSError):
             if self._changed or self._running:
                 self._changed = False
                 write_json(self._path, self.snapshot())

@@ -67,6 +67,10 @@ def test_a_file_is_written_only_after_a_change(tmp_path):
     assert json.loads(path.read_text())["streams"] == 1
 
 
+def test_a_file_that_cannot_be_written_is_no_error(tmp_path):
+    Stats(tmp_path / "no such directory" / "stats.json", {}).write()
+
+
 def test_threads(tmp_path):
     stats = Stats(tmp_path / "stats.json", {})
 
