@@ -10,6 +10,8 @@ PYTEST_ARGS ?=
 # Spark takes its Java from JAVA_HOME and its workers' Python from PYSPARK_PYTHON; a Spark installed elsewhere stays out.
 unexport SPARK_HOME PYTHONPATH PYTHONHOME
 WITH_JAVA = JAVA_HOME="$$($(PY) -P quail_spark/java_home.py)" && export JAVA_HOME &&
+# All runs here are local; without this Spark fails where the machine's own name can't be looked up.
+export SPARK_LOCAL_IP ?= 127.0.0.1
 export PYSPARK_PYTHON := $(abspath $(PY))
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))

@@ -104,10 +104,9 @@ def session() -> SparkSession:
     from quail_spark.java_home import use_java
 
     use_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the machine's own name up
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}",
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
