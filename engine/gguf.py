@@ -6,7 +6,11 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from quail_spark.optimizer.errors import ModelError
@@ -14,6 +18,7 @@ from quail_spark.optimizer.errors import ModelError
 from .cache import cache_dir, locked
 
 FORMAT = 1  # raise it when a conversion writes something else for the same file
+_PARSING = threading.Lock()
 
 
 def convert_gguf(path: Path) -> Path:
@@ -28,6 +33,8 @@ def convert_gguf(path: Path) -> Path:
     with locked(target.with_name(target.name + ".lock")):
         if is_converted(target):
             return target
+        for abandoned in target.parent.glob(f".{target.name}-*"):  # by a process that was killed
+            shutil.rmtree(abandoned, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             _convert(path, scratch)
@@ -74,10 +81,25 @@ def _read(path: Path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    where = {"gguf_file": path.name, "trust_remote_code": False, "local_files_only": True}
     logging.disable_progress_bar()
     try:
-        where = {"gguf_file": path.name, "trust_remote_code": False, "local_files_only": True}
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
-        return AutoModelForCausalLM.from_pretrained(str(path.parent), dtype=torch.bfloat16, **where), tokenizer
+        with _parsed_once():
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
+            return AutoModelForCausalLM.from_pretrained(str(path.parent), dtype=torch.bfloat16, **where), tokenizer
     finally:
         logging.enable_progress_bar()
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """transformers opens the file four times, and parsing a vocabulary of 150,000 takes seconds each time."""
+    import gguf
+
+    with _PARSING:
+        reader = gguf.GGUFReader
+        gguf.GGUFReader = cache(reader)
+        try:
+            yield
+        finally:
+            gguf.GGUFReader = reader

@@ -116,6 +116,14 @@ def test_converted_once(tmp_path, monkeypatch):
     assert resolve_checkpoint(str(path)) != found[0] and len(calls) == 2
 
 
+def test_what_a_killed_conversion_left_is_removed(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf")
+    left = cache_dir() / "converted" / f".{conversion.cache_key(path)}-left"
+    left.mkdir(parents=True)
+    resolve_checkpoint(str(path))
+    assert not left.exists()
+
+
 def test_a_failed_conversion_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF but not really")
