@@ -55,7 +55,7 @@ class KVNode:
     are `length − tokens` … `length − 1`.
     """
 
-    __slots__ = ("_chain_slots", "_pool", "length", "pages", "parent", "references", "slots", "tokens")
+    __slots__ = ("_pool", "length", "pages", "parent", "references", "slots", "tokens")
 
     def __init__(self, pool: PagePool, tokens: int, parent: "KVNode | None" = None):
         """Takes pages from the pool; raises OutOfPagesError when it can't."""
@@ -66,7 +66,6 @@ class KVNode:
         offsets = torch.arange(len(self.pages) * pool.page_size) % pool.page_size
         first = torch.tensor(self.pages, dtype=torch.int64).repeat_interleave(pool.page_size) * pool.page_size
         self.slots = (first + offsets)[:tokens]
-        self._chain_slots = None
         if parent is not None:
             parent.retain()
 
@@ -85,19 +84,17 @@ class KVNode:
             if node.references:
                 return
             node._pool.free(node.pages)
-            node.pages, node._chain_slots = [], None
+            node.pages = []
             node = node.parent
 
     def chain_slots(self) -> torch.Tensor:
         """Slots of all tokens from the root to this node's last, int64 [length]."""
         self._check_alive()
-        if self._chain_slots is None:
-            parts, node = [], self
-            while node is not None:
-                parts.append(node.slots)
-                node = node.parent
-            self._chain_slots = torch.cat(parts[::-1])
-        return self._chain_slots
+        parts, node = [], self
+        while node is not None:
+            parts.append(node.slots)
+            node = node.parent
+        return torch.cat(parts[::-1])
 
     def _check_alive(self) -> None:
         if self.references < 1:
