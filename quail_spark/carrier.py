@@ -19,6 +19,7 @@ from quail_spark.optimizer.plan import FALSE, TRUE, Argument, OperatorSpec, Pred
 
 from .anchors import anchor_placeholders
 from .failed_rows import FailedRows
+from .packing import cut
 
 _ANSWER = {TRUE: True, FALSE: False}  # NULL and FAILED: None
 
@@ -153,14 +154,6 @@ def _series(values: list[bool | None]) -> pd.Series:
 
 def chunks(rows: Texts, most_rows: int, most_bytes: int) -> Iterator[Texts]:
     """Consecutive rows, at most `most_rows` and `most_bytes` of UTF-8 together; a single row may exceed the bytes."""
-    chunk: Texts = []
-    size = 0
-    for row in rows:
-        own = sum(len(text.encode("utf-8", "surrogatepass")) for text in row if text is not None)
-        if chunk and (len(chunk) >= most_rows or size + own > most_bytes):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
-        size += own
-    if chunk:
-        yield chunk
+    sizes = [sum(len(text.encode("utf-8", "surrogatepass")) for text in row if text is not None) for row in rows]
+    for start, end in cut(sizes, most_rows, most_bytes):
+        yield rows[start:end]

@@ -5,7 +5,7 @@ from quail_spark.optimizer.template import Literal, parse_template
 
 from .planning import PlannedOperator, Planning
 
-DEFAULT_SELECTIVITY = "pass rate assumed, then observed"
+ASSUMED_RATE = "pass rate assumed, then observed"
 
 
 def explain(df) -> str:
@@ -56,7 +56,7 @@ def _operator(number: int, operator: PlannedOperator) -> list[str]:
         )
     lines = [f"{head}  [{spec.name}]"]
     for predicate, arguments in zip(spec.predicates, operator.arguments, strict=True):
-        lines.append(f"     {_question(predicate, arguments)}")
+        lines.append(f"     {question(predicate, arguments)}")
         lines.append(f"       {_details(predicate, arguments, spec.kind)}")
     return [*lines, f"     {how}"]
 
@@ -65,7 +65,7 @@ def _rows(rows: int | None, noun: str) -> str:
     return f"unknown number of {noun}" if rows is None else f"about {rows:,} {noun}"
 
 
-def _question(predicate: Predicate, arguments: tuple[str, ...]) -> str:
+def question(predicate: Predicate, arguments: tuple[str, ...]) -> str:
     """The template with the arguments' SQL in its places."""
     parts = (
         p.text if isinstance(p, Literal) else "{" + arguments[p.index] + "}" for p in parse_template(predicate.template)
@@ -74,7 +74,7 @@ def _question(predicate: Predicate, arguments: tuple[str, ...]) -> str:
 
 
 def _details(predicate: Predicate, arguments: tuple[str, ...], kind: str) -> str:
-    rate = DEFAULT_SELECTIVITY if predicate.selectivity is None else f"expected pass rate {predicate.selectivity:.0%}"
+    rate = ASSUMED_RATE if predicate.selectivity is None else f"expected pass rate {predicate.selectivity:.0%}"
     if kind != "pairs":
         return rate
     anchors = ", ".join(arguments[i] for i in predicate.used if not predicate.arguments[i].partner)

@@ -12,6 +12,7 @@ from quail_spark.optimizer.plan import TRUE, OperatorSpec
 
 from .engines import task_engine, task_settings
 from .failed_rows import FailedRows
+from .packing import cut
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -110,12 +111,13 @@ class Pairs:
         blocks = batch.column(columns.block)
         self.partners = pa.RecordBatch.from_struct_array(blocks.flatten())
         self.lengths = pc.list_value_length(blocks).to_numpy(zero_copy_only=False)
+        self.ends = np.cumsum(self.lengths)
         self.anchor_of = np.repeat(np.arange(batch.num_rows), self.lengths)
 
     def block(self, row: int) -> pa.RecordBatch:
         """Texts of one block."""
-        start = int(self.lengths[:row].sum())
-        return self.partners.slice(start, int(self.lengths[row])).select(list(self.columns.partner.texts))
+        length = int(self.lengths[row])
+        return self.partners.slice(int(self.ends[row]) - length, length).select(list(self.columns.partner.texts))
 
     def text(self, spec: OperatorSpec, item: int, predicate: int) -> str | None:
         """The first text that a predicate reads in one pair."""
@@ -189,7 +191,8 @@ def _count(rows: int) -> pa.RecordBatch:
 
 def bounded(batch: pa.RecordBatch, names: tuple[str, ...], rows: int, size: int) -> Iterator[pa.RecordBatch]:
     """Slices of at most `rows` rows and about `size` bytes of text (a single row may be larger)."""
-    yield from _slices(batch, _text_bytes(batch, names), np.ones(batch.num_rows, np.int64), rows, size)
+    for start, end in cut(_text_bytes(batch, names), rows, size):
+        yield batch.slice(start, end - start)
 
 
 def bounded_pairs(batch: pa.RecordBatch, columns: PairColumns, pairs: int, size: int) -> Iterator[pa.RecordBatch]:
@@ -200,19 +203,8 @@ def bounded_pairs(batch: pa.RecordBatch, columns: PairColumns, pairs: int, size:
     sums = np.concatenate([[0], np.cumsum(partner_bytes)])
     ends = np.cumsum(lengths)
     total = _text_bytes(batch, columns.anchor.texts) + sums[ends] - sums[ends - lengths]
-    yield from _slices(batch, total, lengths, pairs, size)
-
-
-def _slices(batch: pa.RecordBatch, sizes: np.ndarray, counts: np.ndarray, most_counts: int, most_bytes: int):
-    start, taken, weight = 0, 0, 0
-    for row in range(batch.num_rows):
-        if row > start and (taken + counts[row] > most_counts or weight + sizes[row] > most_bytes):
-            yield batch.slice(start, row - start)
-            start, taken, weight = row, 0, 0
-        taken += counts[row]
-        weight += sizes[row]
-    if batch.num_rows > start:
-        yield batch.slice(start)
+    for start, end in cut(total, pairs, size, counts=lengths):
+        yield batch.slice(start, end - start)
 
 
 def _text_bytes(batch: pa.RecordBatch, names: tuple[str, ...]) -> np.ndarray:
@@ -228,13 +220,7 @@ def block_ends(batch: pa.RecordBatch, rows: int, size: int, keys: tuple[str, ...
     texts = [n for n, t in zip(batch.schema.names, batch.schema.types, strict=True) if pa.types.is_string(t)]
     sizes = _text_bytes(batch, tuple(texts))
     new_key = np.concatenate([[False], _differs_from_previous([batch.column(key) for key in keys], batch.num_rows)])
-    ends, start, weight = [], 0, 0
-    for row in range(batch.num_rows):
-        if row > start and (new_key[row] or row - start >= rows or weight + sizes[row] > size):
-            ends.append(row)
-            start, weight = row, 0
-        weight += sizes[row]
-    return np.array([*ends, batch.num_rows], np.int64)
+    return np.array([end for _, end in cut(sizes, rows, size, breaks=new_key)], np.int64)
 
 
 def _differs_from_previous(columns: list[pa.Array], rows: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 from .ai_calls import AiCall, ai_call
 from .anchors import anchor_placeholders
 from .operators import RowColumns, run_filter
-from .planning import Planning, operator_name, restore
+from .planning import Planning, operator_name
 from .scala import JavaObject, conjuncts, items
 
 
@@ -49,10 +49,5 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
     spec = OperatorSpec(operator_name("filter", predicates), "filter", predicates, planning.layout)
     rows = RowColumns(texts=tuple(columns.text_names), kept=tuple(columns.names[: len(kept)]))
     source = planning.catalyst.project(columns.expressions, child)
-    outputs = [(name, attribute.dataType()) for name, attribute in zip(rows.kept, kept, strict=True)]
-    if not outputs:
-        outputs = [("n", planning.boolean_type)]
     function = partial(run_filter, spec.to_json(), rows)
-    name = planning.add_operator(spec, calls, child)
-    operator, fresh = planning.catalyst.map_in_arrow(function, name, outputs, source)
-    return restore(planning.catalyst, operator, fresh, kept)
+    return planning.replace(spec, calls, function, rows.kept, kept, source, child)

@@ -15,7 +15,7 @@ from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 from .ai_calls import AiCall, ai_call
 from .anchors import anchor_placeholders
 from .operators import PairColumns, RowColumns, run_blocks, run_pairs
-from .planning import InputColumns, NotPlanned, Planning, expected_rows, operator_name, restore
+from .planning import InputColumns, NotPlanned, Planning, expected_rows, operator_name
 from .scala import JavaObject, conjuncts, items, kind
 
 BLOCK_BYTES = 1 << 20
@@ -171,10 +171,8 @@ def _pairs(planning: Planning, node: JavaObject, conditions: Conditions, anchor_
     number_name = None if conditions.relational else number.name()
     columns = PairColumns(anchor_side.row_columns, partner_side.row_columns, number=number_name)
     names = [*columns.anchor.kept, *columns.partner.kept]
-    outputs = [(n, a.dataType()) for n, a in zip(names, kept, strict=True)] or [("n", planning.boolean_type)]
-    name = planning.add_operator(spec, conditions.calls, anchor, partner)
-    operator, fresh = catalyst.map_in_arrow(partial(run_pairs, spec.to_json(), columns), name, outputs, source)
-    return restore(catalyst, operator, fresh, kept)
+    function = partial(run_pairs, spec.to_json(), columns)
+    return planning.replace(spec, conditions.calls, function, names, kept, source, anchor, partner)
 
 
 class _Side:

@@ -108,12 +108,20 @@ class Planning:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
         self.notes.append(reason)
 
-    def add_operator(self, spec: OperatorSpec, calls: list, *inputs: JavaObject) -> str:
-        """Note an operator over these input plans; returns the name that Spark's own EXPLAIN and UI show for it."""
+    def replace(self, spec, calls, function, names, kept, source, *inputs: JavaObject) -> JavaObject:
+        """The operator `spec` over `source`, and a Project that gives its columns `names` back as the attributes `kept`.
+
+        `inputs` are the plans whose rows EXPLAIN counts. Without columns, one of TRUE makes the rows count.
+        """
         arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
         self.operators.append(PlannedOperator(spec, arguments, tuple(expected_rows(plan) for plan in inputs)))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
-        return f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
+        shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
+        outputs = [(name, attribute.dataType()) for name, attribute in zip(names, kept, strict=True)]
+        outputs = outputs or [("n", self.boolean_type)]
+        operator, fresh = self.catalyst.map_in_arrow(function, shown, outputs, source)
+        renamed = zip(fresh[: len(kept)], kept, strict=True)
+        return self.catalyst.project([self.catalyst.alias(new, old.name(), old) for new, old in renamed], operator)
 
     def fits_lambda(self, condition: JavaObject) -> bool:
         """Whether a condition may be evaluated within an array: no UDF in Python, no subquery, nothing random."""
@@ -161,9 +169,3 @@ def plain_sql(expression: JavaObject) -> str:
 def operator_name(kind: str, predicates: tuple[Predicate, ...], *also: object) -> str:
     """A name that is equal for equal operators, so that reports and pass rates of a repeated query meet."""
     return f"ai_{kind}-{hashlib.blake2b(repr((predicates, also)).encode(), digest_size=4).hexdigest()}"
-
-
-def restore(catalyst: Catalyst, operator: JavaObject, fresh: list[JavaObject], like: list[JavaObject]) -> JavaObject:
-    """The operator's columns under the names and ids that the plan above knows."""
-    pairs = zip(fresh[: len(like)], like, strict=True)
-    return catalyst.project([catalyst.alias(new, old.name(), old) for new, old in pairs], operator)

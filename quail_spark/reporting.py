@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from quail_spark.engine.stats import read_stats, total_operators
 
 from .catalyst import planned
-from .explaining import _question
+from .explaining import question
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _read(name: str, totals: dict) -> OperatorReport:
     known = planned.get(name.split(" (")[0])
     questions = totals["templates"]
     if known is not None and len(known.arguments) == len(questions):
-        questions = [_question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
+        questions = [question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
     asked, passed = totals["asked"] or [0] * len(questions), totals["passed"] or [0] * len(questions)
     predicates = tuple(PredicateReport(*row) for row in zip(questions, asked, passed, strict=True))
     numbers = {field.name: totals[field.name] for field in fields(OperatorReport) if field.name in totals}
