@@ -14,11 +14,6 @@ from quail_spark.engine.scripted import scripted_answer
 
 from .fault_job import ROWS
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("QUAIL_SPARK_FAULTS"),
-    reason="starts a Spark of its own per fault, minutes on a busy machine: QUAIL_SPARK_FAULTS=1 runs it",
-)
-
 TEXTS = [f"message number {i}" for i in range(ROWS)]
 
 
