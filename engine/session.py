@@ -18,11 +18,12 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from quail_spark.optimizer.errors import QuailError
+from quail_spark.optimizer.order import best_order
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
+from quail_spark.optimizer.statistics import PassRates
 
 from .evaluator import Answers, Counts, Texts
 from .memory import AnswerMemory
-from .order import PassRates, best_order
 from .sheet import Question, Sheet
 
 Request = tuple[int, tuple[str, ...]]  # a predicate's index and the texts of its `used` arguments

@@ -1,11 +1,13 @@
-"""The adaptive order against a simulation of rows."""
+"""The order of predicates against a simulation of rows and against every order."""
 
 import random
+from itertools import permutations
 
 import pytest
 
-from quail_spark.engine.order import PassRates, best_order, expected_cost
+from quail_spark.optimizer.order import best_order, expected_cost
 from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
+from quail_spark.optimizer.statistics import PassRates
 
 
 def spec(*selectivity: float | None, name: str = "f") -> OperatorSpec:
@@ -41,6 +43,26 @@ def test_a_long_document_comes_late():
 def test_many_predicates_go_by_cost_per_rejected_row():
     rates = [0.1 * i for i in range(1, 9)]
     assert best_order(rates[::-1], [10] * 8, [("doc", 50)] * 8) == tuple(range(7, -1, -1))
+
+
+def test_no_order_is_cheaper():
+    rng = random.Random(2)
+    for _ in range(300):
+        count = rng.randint(1, 6)
+        costs = {name: rng.choice([0, 10, 300, 5000]) for name in "abc"}
+        documents = [(name, costs[name]) for name in rng.choices("abc", k=count)]
+        own = [rng.randint(1, 200) for _ in range(count)]
+        rates = [rng.choice([0.0, 1.0, rng.random(), rng.random()]) for _ in range(count)]
+        best = min(expected_cost(order, rates, own, documents) for order in permutations(range(count)))
+        chosen = best_order(rates, own, documents)
+        assert sorted(chosen) == list(range(count))
+        assert expected_cost(chosen, rates, own, documents) == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+def test_a_document_may_be_worth_it_for_two_predicates_together():
+    rates, own = [0.6, 0.6, 0.8], [1, 1, 1]
+    documents = [("body", 100), ("body", 100), ("title", 60)]
+    assert best_order(rates, own, documents) == (0, 1, 2)
 
 
 def test_hints_start_and_observations_take_over():
