@@ -1,0 +1,74 @@
+"""A step of a plan: one predicate, asked of the rows or combinations of rows that are left."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from .cardinality import Cardinality
+from .context import PlanContext
+from .errors import PromptError
+from .layout import PromptShape, prompt_shape
+from .logical import AiPredicate, TextRef
+from .statistics import TableStats, TextStats
+from .work import Work, ask, ask_pairs, pairs_until_true
+
+
+@dataclass(frozen=True)
+class Step:
+    """`shapes`: the prompt by anchor, for each relation that may be it. `rate`: expected share of TRUE."""
+
+    predicate: AiPredicate
+    rate: float
+    shapes: Mapping[str, PromptShape]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The relations that the question reads."""
+        return self.predicate.relations
+
+    def document(self, anchor: str) -> Hashable | None:
+        """What the KV of the anchors' documents is known by; None: nothing is shared."""
+        return self.shapes[anchor].key
+
+    def after(self, rows: Cardinality) -> Cardinality:
+        """What is left of `rows` behind this step."""
+        return rows.asked(self.relations, self.rate)
+
+    def work(self, rows: Cardinality, anchor: str, held: bool, keep: bool, chunk: float) -> Work:
+        """Work for the rows that are left. `held`: the documents' KV is there. `keep`: it stays, which a question about one
+        relation must pay for; combinations write it anyway."""
+        shape = self.shapes[anchor]
+        if len(self.relations) == 1:
+            return ask(shape.document, shape.frame + shape.rest, held, keep) * rows.live(anchor)
+        pairs = rows.combinations(self.relations)
+        anchors = min(rows.live(anchor), pairs)
+        return ask_pairs(anchors, pairs, shape.document, shape.frame, shape.rest, held, chunk)
+
+    def work_until_true(self, rows: Cardinality, anchor: str, held: bool, chunk: float) -> Work:
+        """As `work` for two relations, but an anchor is done at its first TRUE (semi and anti joins)."""
+        shape = self.shapes[anchor]
+        anchors = min(rows.live(anchor), rows.combinations(self.relations))
+        pairs = anchors and anchors * pairs_until_true(rows.combinations(self.relations) / anchors, self.rate)
+        return ask_pairs(anchors, pairs, shape.document, shape.frame, shape.rest, held, chunk)
+
+
+def make_step(
+    predicate: AiPredicate,
+    tables: Mapping[str, TableStats],
+    layout: str,
+    context: PlanContext,
+    anchor: str | None = None,
+) -> Step:
+    """A step whose anchor is `anchor`, else the one the option names, else open. Raises PromptError for an unknown relation."""
+    for relation in predicate.relations:
+        if relation not in tables:
+            raise PromptError(
+                f"the question {predicate.words!r} reads {relation!r}; accepted here: {', '.join(sorted(tables))}"
+            )
+
+    def stats(text: TextRef) -> TextStats:
+        return tables[text.relation].text(text.column)
+
+    hinted = predicate.hinted()
+    anchors = (anchor,) if anchor else (hinted[0].relation,) if hinted else predicate.relations
+    shapes = {name: prompt_shape(predicate, name, layout, stats) for name in anchors}
+    return Step(predicate, context.rate(predicate).value, shapes)
