@@ -207,6 +207,14 @@ def tables(plan: Plan) -> dict[str, TableStats]:
     return found
 
 
+def undecided(plan: Plan) -> Plan:
+    """The plan without what the planner sets: anchors, layout, kept KV."""
+    plan = with_children(plan, tuple(map(undecided, children(plan))))
+    if isinstance(plan, AiFilter):
+        return replace(plan, anchors=(), keeps=False, layout=None)
+    return replace(plan, anchor=None, keeps=False, layout=None) if isinstance(plan, AiJoin) else plan
+
+
 def render(plan: Plan, indent: int = 0) -> str:
     """The plan as indented text, a node per line, outermost first."""
     line = "  " * indent + _line(plan)

@@ -43,10 +43,11 @@ class TextStats:
 
 @dataclass(frozen=True)
 class TableStats:
-    """Rows of a relation and its text columns by name."""
+    """Rows of a relation, its text columns, and distinct values of columns where known, by name."""
 
     rows: Number
     texts: Mapping[str, TextStats] = field(default_factory=dict)
+    distinct: Mapping[str, float] = field(default_factory=dict)
 
     def text(self, column: str) -> TextStats:
         """Statistics of a column; an assumption for one of which nothing is known."""

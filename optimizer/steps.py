@@ -33,21 +33,22 @@ class Step:
         """What is left of `rows` behind this step."""
         return rows.asked(self.relations, self.rate)
 
-    def work(self, rows: Cardinality, anchor: str, held: bool, keep: bool, chunk: float) -> Work:
+    def work(
+        self, rows: Cardinality, anchor: str, held: bool, keep: bool, chunk: float, until_true: float | None = None
+    ) -> Work:
         """Work for the rows that are left. `held`: the documents' KV is there. `keep`: it stays, which a question about one
-        relation must pay for; combinations write it anyway."""
+        relation must pay for; combinations write it anyway.
+
+        `until_true`: an anchor is done once a combination passed all questions, which each does at this rate (semi and
+        anti joins).
+        """
         shape = self.shapes[anchor]
         if len(self.relations) == 1:
             return ask(shape.document, shape.frame + shape.rest, held, keep) * rows.live(anchor)
         pairs = rows.combinations(self.relations)
         anchors = min(rows.live(anchor), pairs)
-        return ask_pairs(anchors, pairs, shape.document, shape.frame, shape.rest, held, chunk)
-
-    def work_until_true(self, rows: Cardinality, anchor: str, held: bool, chunk: float) -> Work:
-        """As `work` for two relations, but an anchor is done at its first TRUE (semi and anti joins)."""
-        shape = self.shapes[anchor]
-        anchors = min(rows.live(anchor), rows.combinations(self.relations))
-        pairs = anchors and anchors * pairs_until_true(rows.combinations(self.relations) / anchors, self.rate)
+        if until_true is not None and anchors:
+            pairs = anchors * pairs_until_true(pairs / anchors, until_true)
         return ask_pairs(anchors, pairs, shape.document, shape.frame, shape.rest, held, chunk)
 
 
