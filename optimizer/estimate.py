@@ -1,6 +1,6 @@
 """What a planned query will cost: rows, tokens, seconds and money per operator, and the least it could take."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from .cardinality import Cardinality
@@ -8,7 +8,7 @@ from .context import PlanContext
 from .logical import AiFilter, AiJoin, AiPredicate, Plan, Project, Relation, relations, tables
 from .roofline import Seconds
 from .rows import after_join, before_predicates, plan_rows
-from .statistics import Number
+from .statistics import Number, TableStats
 from .steps import make_step
 from .work import Work
 
@@ -48,6 +48,7 @@ class PlanEstimate:
 
     operators: tuple[OperatorEstimate, ...]
     context: PlanContext
+    tables: Mapping[str, TableStats]
     rows_out: float
 
     @property
@@ -79,33 +80,34 @@ def estimate_plan(plan: Plan, context: PlanContext) -> PlanEstimate:
     """Estimates of a plan as `optimize` returns it (anchors are set)."""
     walk = _Walk(plan, context)
     rows, _ = walk.visit(plan)
-    return PlanEstimate(tuple(walk.operators), context, rows.total)
+    return PlanEstimate(tuple(walk.operators), context, walk.tables, rows.total)
 
 
 class _Walk:
     """One pass over a plan, inputs first. `computed`: documents that the speed of light need not compute again."""
 
     def __init__(self, plan: Plan, context: PlanContext):
-        self._tables, self._context = tables(plan), context
+        self.tables, self._context = tables(plan), context
         self.operators: list[OperatorEstimate] = []
         self._computed: set[Hashable] = set()
 
     def visit(self, plan: Plan) -> tuple[Cardinality, Hashable | None]:
         """Rows that come out, and the document whose KV does."""
         if isinstance(plan, Relation):
-            return plan_rows(plan, self._context, self._tables), None
+            return plan_rows(plan, self._context, self.tables), None
         if isinstance(plan, Project):
             return self.visit(plan.child)
         if isinstance(plan, AiFilter):
             rows, held = self.visit(plan.child)
             return self._operator(plan, rows, held if _keeps(plan.child) else None, rows)
-        (left, left_held), (right, right_held) = self.visit(plan.left), self.visit(plan.right)
-        rows = before_predicates(plan, left | right, self._tables)
-        if not plan.predicates:
-            return after_join(plan, left, rows, self._tables), None
         anchored_left = plan.anchor in relations(plan.left)
-        side, held = (plan.left, left_held) if anchored_left else (plan.right, right_held)
-        return self._operator(plan, rows, held if _keeps(side) else None, left)
+        sides = (plan.right, plan.left) if anchored_left else (plan.left, plan.right)  # the anchors' side last
+        (other, _), (side, held) = map(self.visit, sides)
+        left, right = (side, other) if anchored_left else (other, side)
+        rows = before_predicates(plan, left | right, self.tables)
+        if not plan.predicates:
+            return after_join(plan, left, rows, self.tables), None
+        return self._operator(plan, rows, held if _keeps(sides[1]) else None, left)
 
     def _operator(
         self, plan: AiFilter | AiJoin, rows: Cardinality, held: Hashable | None, left: Cardinality
@@ -114,7 +116,7 @@ class _Walk:
         join = isinstance(plan, AiJoin)
         anchors = [plan.anchor] * len(plan.predicates) if join else plan.anchors
         layout = plan.layout or context.layout
-        steps = [make_step(p, self._tables, layout, context, a) for p, a in zip(plan.predicates, anchors, strict=True)]
+        steps = [make_step(p, self.tables, layout, context, a) for p, a in zip(plan.predicates, anchors, strict=True)]
         until_true = None
         if join and plan.kind in ("semi", "anti"):
             until_true = 1.0
@@ -134,8 +136,8 @@ class _Walk:
             questions.append(QuestionEstimate(step.predicate, anchor, rows.live(anchor), work.answers, rate, work))
             rows, total = step.after(rows), total + work
             held = document if keep or len(step.relations) > 1 else None
-        read = dict.fromkeys(r for step in steps for r in step.relations)
-        out = after_join(plan, left, rows, self._tables) if join else rows
+        read = dict.fromkeys((*anchors, *(r for step in steps for r in step.relations)))
+        out = after_join(plan, left, rows, self.tables) if join else rows
         self.operators.append(
             OperatorEstimate(
                 plan,

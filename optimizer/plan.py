@@ -27,20 +27,21 @@ class Predicate:
     `anchor` names the placeholders whose text stands before the question in the layout `document_first`; the others
     stand behind it. None means the first placeholder of the template. The rendered prompt depends on template,
     texts, `anchor` and layout only, never on the plan that evaluates it.
-    `selectivity` is the expected share of TRUE (0..1) and only starts the order of predicates.
+    `selectivity` is the expected share of TRUE (0..1) and only starts the order of predicates. `max_error_ratio` is the
+    share of a task's answers (0..1) that may fail; None: as `spark.quail.onError` says.
     """
 
     template: str
     arguments: tuple[Argument, ...]
     anchor: tuple[int, ...] | None = None
     selectivity: float | None = None
+    max_error_ratio: float | None = None
 
     def __post_init__(self):
         check_arguments(self.template, len(self.arguments))
-        if self.selectivity is not None and not 0 <= self.selectivity <= 1:
-            raise ConfigError(
-                f"selectivity is {self.selectivity}; accepted: a number from 0 to 1 (predicate {self.template!r})"
-            )
+        for name in ("selectivity", "max_error_ratio"):
+            if (share := getattr(self, name)) is not None and not 0 <= share <= 1:
+                raise ConfigError(f"{name} is {share}; accepted: a number from 0 to 1 (predicate {self.template!r})")
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -85,6 +86,7 @@ class OperatorSpec:
                 tuple(Argument(**a) for a in p["arguments"]),
                 None if p["anchor"] is None else tuple(p["anchor"]),
                 p["selectivity"],
+                p.get("max_error_ratio"),
             )
             for p in raw["predicates"]
         )

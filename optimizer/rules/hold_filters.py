@@ -1,10 +1,11 @@
 """A filter below a semi, anti or outer join goes back above it where the join leaves it fewer rows at less cost."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..context import PlanContext
 from ..estimate import estimate_plan
-from ..logical import AiFilter, AiJoin, Plan, children, with_children
+from ..logical import AiFilter, AiJoin, AiPredicate, Plan, children, nodes, with_children
 from .choose_anchors import choose_anchors
 from .keep_kv import keep_kv
 from .order_joins import order_joins
@@ -12,26 +13,55 @@ from .push_filters import PUSHED
 
 
 def hold_filters(plan: Plan, context: PlanContext) -> Plan:
-    """For each join that is not inner: how many of the last predicates below it are better asked above.
+    """For each join that is not inner: which predicates below it are better asked above. Inner joins are the matter of
+    `order_joins`.
 
-    Inner joins are the matter of `order_joins`.
+    One predicate after the other is lifted as long as the plan becomes cheaper; lifting all at once is tried as well,
+    since predicates that share a document belong together.
     """
     plan = with_children(plan, tuple(hold_filters(child, context) for child in children(plan)))
     if not isinstance(plan, AiJoin) or plan.kind == "inner":
         return plan
-    return min(_variants(plan), key=lambda variant: _seconds(variant, context))
+    below = [predicate for side in PUSHED[plan.kind] for predicate in _liftable(getattr(plan, side))]
+    best, seconds = plan, _seconds(plan, context)
+    lifted: list[AiPredicate] = []
+    candidates = [[predicate] for predicate in below] + ([below] if len(below) > 1 else [])
+    while candidates:
+        tried = [(_seconds(_lift(plan, lifted + more), context), number) for number, more in enumerate(candidates)]
+        least, number = min(tried)
+        if least >= seconds:
+            break
+        lifted, seconds = lifted + candidates[number], least
+        best = _lift(plan, lifted)
+        candidates = [[predicate] for predicate in below if predicate not in lifted]
+    return best
 
 
-def _variants(join: AiJoin) -> list[Plan]:
-    found: list[Plan] = [join]
-    for side in PUSHED[join.kind]:
-        below = getattr(join, side)
-        if not isinstance(below, AiFilter):
-            continue
-        for stays in reversed(range(len(below.predicates))):
-            inner = replace(below, predicates=below.predicates[:stays]) if stays else below.child
-            found.append(AiFilter(below.predicates[stays:], replace(join, **{side: inner}), layout=below.layout))
-    return found
+def _liftable(plan: Plan) -> Iterator[AiPredicate]:
+    """Predicates of filters that only inner joins and filters separate from the join above."""
+    if isinstance(plan, AiFilter):
+        yield from plan.predicates
+    if isinstance(plan, AiFilter) or (isinstance(plan, AiJoin) and plan.kind == "inner"):
+        for child in children(plan):
+            yield from _liftable(child)
+
+
+def _lift(join: AiJoin, predicates: list[AiPredicate]) -> Plan:
+    """The join with these predicates above it, in the order in which they stood below."""
+    inputs = {side: _without(getattr(join, side), predicates) for side in PUSHED[join.kind]}
+    ordered = [p for side in inputs for p in _liftable(getattr(join, side)) if p in predicates]
+    layout = next((n.layout for n in nodes(join) if isinstance(n, AiFilter | AiJoin) and n.layout), None)
+    return AiFilter(tuple(ordered), replace(join, **inputs), layout=layout)
+
+
+def _without(plan: Plan, predicates: list[AiPredicate]) -> Plan:
+    if not isinstance(plan, AiFilter) and not (isinstance(plan, AiJoin) and plan.kind == "inner"):
+        return plan
+    plan = with_children(plan, tuple(_without(child, predicates) for child in children(plan)))
+    if not isinstance(plan, AiFilter):
+        return plan
+    rest = tuple(p for p in plan.predicates if p not in predicates)
+    return replace(plan, predicates=rest) if rest else plan.child
 
 
 def _seconds(plan: Plan, context: PlanContext) -> float:

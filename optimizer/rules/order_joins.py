@@ -64,10 +64,13 @@ def _planned(group: _Group, context: PlanContext, known) -> Plan:
     for left, right in group.keys:
         rows = rows.equal(left.relation, right.relation, equality_share(left, right, known))
         tree.join_on(left, right)
-    tree.reduced = frozenset(name for name, count in rows.rows.items() if rows.live(name) < count * (1 - LEAST_REDUCED))
     problem = JoinProblem(steps, tree.blocks, rows, context.roofline, context.chunk)
+    applied = 0
     for move in plan_joins(problem).moves:
+        left = problem.rows(applied)
+        tree.reduced = frozenset(n for n, count in left.rows.items() if left.live(n) < count * (1 - LEAST_REDUCED))
         tree.ask(group.predicates[move.step], move)
+        applied |= 1 << move.step
     return tree.whole()
 
 
@@ -76,7 +79,7 @@ class _Tree:
 
     def __init__(self, inputs: list[Plan], layout: str):
         self._plans, self._layout = list(inputs), layout
-        self.reduced: frozenset[str] = frozenset()  # relations of which the equalities leave fewer rows
+        self.reduced: frozenset[str] = frozenset()  # relations of which joins leave fewer rows than their own filters
 
     @property
     def blocks(self) -> list[frozenset[str]]:

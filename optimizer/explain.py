@@ -1,0 +1,168 @@
+"""A plan with its estimates as text for people, and estimates beside what was measured. At most 80 columns."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .estimate import OperatorEstimate, PlanEstimate, QuestionEstimate
+from .logical import AiFilter, AiJoin
+
+WIDTH = 80
+COLUMNS = 24  # of tokens, seconds, share at the right
+LAYOUTS = {"document_first": "the document before the question", "literal": "texts where the template has them"}
+JOINS = {"left": "Left join", "right": "Right join", "full": "Full join", "semi": "Semi join", "anti": "Anti join"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an operator did: model seconds, tokens computed and reused, and per question answers and TRUE ones."""
+
+    seconds: float
+    fresh: int
+    reused: int
+    asked: Sequence[int]
+    passed: Sequence[int]
+
+
+def explain_plan(estimate: PlanEstimate, currency: str = "$") -> str:
+    """One screen: totals, then every AI operator in the order in which they run, then what the estimates rest on."""
+    if not estimate.operators:
+        return "No AI operators in this plan."
+    lines = [*_header(estimate, currency), _row("step", "tokens", "time", "share")]
+    for operator in estimate.operators:
+        lines += _operator(operator, estimate)
+    return "\n".join([*lines, *_sources(estimate)])
+
+
+def compare_plan(estimate: PlanEstimate, measured: Sequence[Measured | None]) -> str:
+    """Estimates beside measurements, operator by operator; None for one that did not run."""
+    lines = [f"{'':36}{'time':^15}{'tokens computed':^17}{'TRUE':^12}".rstrip()]
+    lines.append(f"{'step':34}{'expected':>9}{'real':>8}{'expected':>9}{'real':>8}{'exp.':>6}{'real':>6}")
+    for operator, real in zip(estimate.operators, measured, strict=True):
+        seconds, fresh = (duration(real.seconds), amount(real.fresh)) if real else ("-", "-")
+        expected = (duration(operator.seconds.total), amount(operator.work.fresh))
+        head = _cut(f"{operator.number} {_kind(operator)} {_names(operator)}", 33)
+        lines.append(f"{head:34}{expected[0]:>9}{seconds:>8}{expected[1]:>9}{fresh:>8}")
+        for number, question in enumerate(operator.questions):
+            asked = real.asked[number] if real else 0
+            rate = percent(real.passed[number] / asked) if asked else "-"
+            lines.append(f"    {_cut(question.predicate.words, 63):64}{percent(question.rate.value):>6}{rate:>6}")
+    ran = [(operator, real) for operator, real in zip(estimate.operators, measured, strict=True) if real]
+    if seconds := sum(real.seconds for _, real in ran):
+        expected, light = (sum(o.seconds.total for o, _ in ran), sum(o.light for o, _ in ran))
+        lines.append(
+            f"{duration(seconds)} in all, {duration(expected)} expected; {percent(light / seconds)} of the speed of light"
+        )
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """`0.03 s`, `8.1 s`, `12 min`, `3.4 h`."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:,.1f} h"
+    if seconds >= 300:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 99.5 else f"{seconds:.1f} s" if seconds >= 0.995 else f"{seconds:.2f} s"
+
+
+def amount(number: float) -> str:
+    """`0.3`, `950`, `12k`, `1.6M`, `44.7M`, `2.1G`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 0.9995 * size:
+            value = number / size
+            return f"{value:,.0f}{unit}" if value >= 99.5 else f"{value:.1f}{unit}"
+    return count(number)
+
+
+def count(number: float) -> str:
+    """Rows: `5,000`; a decimal where less than ten are expected."""
+    return f"{number:,.0f}" if number >= 9.95 or number == int(number) else f"{number:.1f}"
+
+
+def percent(share: float) -> str:
+    """`80%`, `0.2%`."""
+    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}" if share >= 0.00095 else "<0.1%"
+
+
+def _header(estimate: PlanEstimate, currency: str) -> list[str]:
+    context, work = estimate.context, estimate.work
+    device, precision = context.roofline.device, context.roofline.precision
+    numbers = f" ({precision})" if precision != "auto" else ""
+    steps = f"{len(estimate.operators)} AI step{'s' * (len(estimate.operators) > 1)}"
+    layout = next(operator.plan.layout for operator in estimate.operators) or context.layout
+    cost = f", {currency}{estimate.cost:,.2f} at {currency}{context.price:,.2f} an hour" if context.price else ""
+    share = percent(estimate.light / estimate.seconds) if estimate.seconds else "100%"
+    guess = ", device speed assumed" if device.assumed else ""
+    return [
+        f"{steps}, {context.roofline.model.name} on {device.name}{numbers}; prompts: {LAYOUTS[layout]}",
+        f"About {duration(estimate.seconds)}{cost}{guess}; speed of light {duration(estimate.light)} ({share})",
+        f"{amount(work.answers)} answers; {amount(work.fresh)} tokens computed, {amount(work.reused)} more spared by kept KV",
+    ]
+
+
+def _operator(operator: OperatorEstimate, estimate: PlanEstimate) -> list[str]:
+    numbers = (amount(operator.work.fresh), duration(operator.seconds.total), percent(estimate.share(operator)))
+    lines = [_row(f"{operator.number} {_kind(operator)} {_flow(operator)}", *numbers)]
+    if isinstance(operator.plan, AiJoin):
+        lines.append(_cut(f"    {_how(operator)}", WIDTH))
+    return lines + [_question(question, operator) for question in operator.questions]
+
+
+def _kind(operator: OperatorEstimate) -> str:
+    return "Filter" if isinstance(operator.plan, AiFilter) else JOINS.get(operator.plan.kind, "Join")
+
+
+def _names(operator: OperatorEstimate) -> str:
+    return " x ".join(name for name, _ in operator.rows_in)
+
+
+def _flow(operator: OperatorEstimate) -> str:
+    first = operator.questions[0]
+    rows = f"{' x '.join(f'{count(n)} {name}' for name, n in operator.rows_in)} -> {count(operator.rows_out)} rows"
+    if len(first.predicate.relations) > 1:
+        rows = rows.replace(" ->", f" = {amount(first.asked)} pairs ->")
+    return rows
+
+
+def _how(operator: OperatorEstimate) -> str:
+    anchor = operator.plan.anchor
+    partners = ", ".join(name for name, _ in operator.rows_in if name != anchor)
+    start = "on equal keys; " if operator.plan.keys else ""
+    held = "its KV is there from the step before" if _held(operator) else f"each {anchor} is computed once"
+    return f"{start}anchor {anchor}: {held}, every {partners} is asked behind it"
+
+
+def _held(operator: OperatorEstimate) -> bool:
+    plan = operator.plan
+    sides = (plan.child,) if isinstance(plan, AiFilter) else (plan.left, plan.right)
+    return any(isinstance(side, AiFilter | AiJoin) and side.keeps for side in sides)
+
+
+def _question(question: QuestionEstimate, operator: OperatorEstimate) -> str:
+    rate = f"TRUE {percent(question.rate.value)} [{question.rate.source}]"
+    words = f"    {question.predicate.words}"
+    room = WIDTH - len(rate) - 1
+    return f"{_cut(words, room - 1):{room}} {rate}"
+
+
+def _sources(estimate: PlanEstimate) -> list[str]:
+    """Where rows and lengths are from, grouped by source."""
+    rows: dict[str, list[str]] = {}
+    tokens: dict[str, list[str]] = {}
+    for text in dict.fromkeys(t for o in estimate.operators for q in o.questions for t in q.predicate.used):
+        stats = estimate.tables[text.relation]
+        rows.setdefault(stats.rows.source, []).append(text.relation)
+        length = stats.text(text.column).tokens
+        tokens.setdefault(length.source, []).append(f"{text} {amount(length.value)}")
+    parts = [f"rows of {', '.join(dict.fromkeys(names))} [{source}]" for source, names in rows.items()]
+    parts += [f"tokens a row: {', '.join(texts)} [{source}]" for source, texts in tokens.items()]
+    return textwrap.wrap("From " + "; ".join(parts), WIDTH, subsequent_indent="  ", max_lines=3, placeholder=" …")
+
+
+def _row(head: str, *columns: str) -> str:
+    room = WIDTH - COLUMNS
+    return f"{_cut(head, room):{room}}{columns[0]:>9}{columns[1]:>9}{columns[2]:>6}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
