@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from quail_spark.kernels.attention import Attention
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.optimizer.errors import EngineError, RowError
 
@@ -31,25 +29,21 @@ class Segment:
 
 @dataclass
 class Batch:
-    """Packed rows. `order[i]`: which given segment is the i-th of the batch (those behind one parent lie together).
+    """Packed rows, in host memory; a decoder sends them to its device.
 
-    `tokens`, `positions` int64 [rows] (filled up to a multiple of ROW_MULTIPLE with rows that nobody attends to); `keep_rows` (ascending), `keep_slots` int64 [kept]: rows whose K and V go to which pool
-    slots; `answer_rows` int64 [answers]; `answers[j]`: which answering segment, as given, row j of the logits is for.
+    `tokens`, `positions` int32 [rows], filled up to a multiple of ROW_MULTIPLE with rows that nobody attends to.
+    `slots` int32 [rows]: the pool slot for the row's K and V, −1 for none; None when nothing is kept. `answer_rows`
+    int32 [answers]; `answers[j]`: which answering segment, as given, row j of the logits is for. `nodes`: what each
+    given segment keeps.
     """
 
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    keep_rows: torch.Tensor
-    keep_slots: torch.Tensor
-    answer_rows: torch.Tensor
+    tokens: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray | None
+    answer_rows: np.ndarray
     answers: list[int]
-    attention: Attention
+    ragged: Ragged
     nodes: list[KVNode | None]
-
-    def kept_in(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the rows in `rows`: which are kept, counted from its start, and their slots."""
-        first, last = torch.searchsorted(self.keep_rows, torch.tensor([rows.start, rows.stop])).tolist()
-        return self.keep_rows[first:last] - rows.start, self.keep_slots[first:last]
 
 
 def check_segments(segments: Sequence[Segment], max_context: int, vocab: int) -> None:
@@ -60,18 +54,25 @@ def check_segments(segments: Sequence[Segment], max_context: int, vocab: int) ->
             raise EngineError(f"segment {index} has no tokens; accepted: 1 or more")
         if not 0 <= segment.keep <= count:
             raise EngineError(f"segment {index} keeps {segment.keep} of {count} tokens; accepted: 0 to {count}")
-        least, most = int(np.min(segment.tokens)), int(np.max(segment.tokens))
-        if least < 0 or most >= vocab:
-            raise EngineError(f"segment {index} has token ids {least} to {most}; accepted: 0 to {vocab - 1}")
         length = count + (segment.parent.length if segment.parent else 0)
         if length > max_context:
             raise RowError(
                 f"segment {index}: the prompt has {length} tokens, but the context is {max_context} "
                 "(spark.quail.engine.maxContext, or the model's own limit)"
             )
+    tokens = np.concatenate([segment.tokens for segment in segments]) if segments else np.zeros(1, np.int32)
+    if tokens.min() < 0 or tokens.max() >= vocab:
+        _name_bad_tokens(segments, vocab)
 
 
-def pack(segments: Sequence[Segment], pool: PagePool, device: torch.device) -> Batch:
+def _name_bad_tokens(segments: Sequence[Segment], vocab: int) -> None:
+    for index, segment in enumerate(segments):
+        least, most = int(segment.tokens.min()), int(segment.tokens.max())
+        if least < 0 or most >= vocab:
+            raise EngineError(f"segment {index} has token ids {least} to {most}; accepted: 0 to {vocab - 1}")
+
+
+def pack(segments: Sequence[Segment], pool: PagePool) -> Batch:
     """Lay segments out and take pages for what they keep. On an error no page stays taken."""
     nodes: list[KVNode | None] = [None] * len(segments)
     try:
@@ -83,23 +84,21 @@ def pack(segments: Sequence[Segment], pool: PagePool, device: torch.device) -> B
         raise
     # What a segment neither keeps nor answers with is not computed.
     used = [len(s.tokens) if s.answer else s.keep for s in segments]
-    parents = {id(s.parent): n for n, s in enumerate(segments, 1) if s.parent is not None}
-    order = sorted(
-        (i for i in range(len(segments)) if used[i]), key=lambda i: (parents.get(id(segments[i].parent), 0), used[i])
-    )
-    starts = np.concatenate([[0], np.cumsum([used[i] for i in order])]).astype(np.int64).tolist()
-    answers = [place for place, i in enumerate(order) if segments[i].answer]
+    order = _order(segments, used)
+    chosen = [segments[i] for i in order]
+    counts = np.array([used[i] for i in order], np.int64)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    answers = [place for place, s in enumerate(chosen) if s.answer]
     ordinal = {i: n for n, i in enumerate(i for i, s in enumerate(segments) if s.answer)}
-    ragged = Ragged(starts, _groups([segments[i].parent for i in order]), answers)
-    keeping = [(start, nodes[i]) for start, i in zip(starts, order, strict=False) if nodes[i] is not None]
+    behind = np.array([s.parent.length if s.parent else 0 for s in chosen], np.int64)
+    first = starts[:-1]
     return Batch(
-        tokens=_rows([torch.from_numpy(np.asarray(segments[i].tokens[: used[i]], np.int64)) for i in order], device),
-        positions=_rows([_positions(segments[i], used[i]) for i in order], device),
-        keep_rows=_join([torch.arange(start, start + node.tokens) for start, node in keeping], device),
-        keep_slots=_join([node.slots for _, node in keeping], device),
-        answer_rows=torch.tensor([starts[place + 1] - 1 for place in answers], dtype=torch.int64, device=device),
+        tokens=_rows([s.tokens[:n] for s, n in zip(chosen, counts.tolist(), strict=True)]),
+        positions=_rows([np.arange(starts[-1]) + np.repeat(behind - first, counts)]),
+        slots=_slots([(start, nodes[i]) for start, i in zip(first.tolist(), order, strict=True)], int(starts[-1])),
+        answer_rows=(starts[1:][answers] - 1).astype(np.int32),
         answers=[ordinal[order[place]] for place in answers],
-        attention=Attention(ragged),
+        ragged=Ragged(starts.tolist(), _groups([s.parent for s in chosen]), answers),
         nodes=nodes,
     )
 
@@ -109,6 +108,16 @@ def release(nodes: Sequence[KVNode | None]) -> None:
     for node in nodes:
         if node is not None:
             node.release()
+
+
+def _order(segments: Sequence[Segment], used: list[int]) -> list[int]:
+    """Segments with rows; those behind one parent lie together, short ones first."""
+    parents: dict[int, int] = {}
+    for segment in segments:
+        if segment.parent is not None:
+            parents.setdefault(id(segment.parent), len(parents) + 1)
+    order = [i for i in range(len(segments)) if used[i]]
+    return sorted(order, key=lambda i: (parents.get(id(segments[i].parent), 0), used[i]))
 
 
 def _groups(parents: list[KVNode | None]) -> list[PrefixGroup]:
@@ -121,15 +130,16 @@ def _groups(parents: list[KVNode | None]) -> list[PrefixGroup]:
     return groups
 
 
-def _positions(segment: Segment, count: int) -> torch.Tensor:
-    behind = segment.parent.length if segment.parent else 0
-    return torch.arange(behind, behind + count)
+def _slots(placed: list[tuple[int, KVNode | None]], rows: int) -> np.ndarray | None:
+    kept = [(start, node) for start, node in placed if node is not None]
+    if not kept:
+        return None
+    slots = np.full(rows + -rows % ROW_MULTIPLE, -1, np.int32)
+    for start, node in kept:
+        slots[start : start + node.tokens] = node.slots.numpy()
+    return slots
 
 
-def _rows(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _rows(parts: list[np.ndarray]) -> np.ndarray:
     count = sum(map(len, parts))
-    return _join([*parts, torch.zeros(-count % ROW_MULTIPLE, dtype=torch.int64)], device)
-
-
-def _join(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
-    return (torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)).to(device)
+    return np.concatenate([*parts, np.zeros(-count % ROW_MULTIPLE)]).astype(np.int32)

@@ -5,23 +5,29 @@ from dataclasses import asdict, dataclass
 
 from quail_spark.optimizer.errors import ConfigError
 
+FP8_SETTINGS = ("auto", "row", "block", "off")
+
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Checked at construction; travels to the engine process as JSON.
 
     `model`: a directory of safetensors, a hub id, a GGUF file, or `scripted://…` (tests, overhead measurements).
-    `device`: `cpu` or `cuda:N`. `dtype`: `auto`, `float32`, `bfloat16`, `float16`.
-    Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `threads` 0 means all cores.
-    `answer_memory` is how many answers are remembered (0: none). `max_context` 0 means the model's own.
+    `device`: `cpu` or `cuda:N`. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `fp8`: scales of FP8 products on a GPU,
+    `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none.
+    Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `page_size` tokens per KV page,
+    `threads` 0 means all cores; 0 for `token_budget`, `kv_bytes`, `page_size` means what suits the device and its free
+    memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none). `max_context` 0 means the
+    model's own.
     """
 
     model: str
     device: str = "cpu"
     dtype: str = "auto"
-    token_budget: int = 4096
-    kv_bytes: int = 2 << 30
-    page_size: int = 16
+    fp8: str = "auto"
+    token_budget: int = 0
+    kv_bytes: int = 0
+    page_size: int = 0
     max_context: int = 0
     threads: int = 0
     answer_memory: int = 1_000_000
@@ -35,10 +41,15 @@ class EngineConfig:
             raise ConfigError(f"spark.quail.device is {self.device!r}; accepted: auto, cpu, cuda:N")
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ConfigError(f"spark.quail.dtype is {self.dtype!r}; accepted: auto, float32, bfloat16, float16")
+        if self.fp8 not in FP8_SETTINGS:
+            raise ConfigError(f"spark.quail.engine.fp8 is {self.fp8!r}; accepted: {', '.join(FP8_SETTINGS)}")
+        for name, least in (("token_budget", 16), ("kv_bytes", 1 << 20)):
+            if 0 < getattr(self, name) < least:
+                raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more, or 0")
         for name, least in (
-            ("token_budget", 16),
-            ("kv_bytes", 1 << 20),
-            ("page_size", 1),
+            ("token_budget", 0),
+            ("kv_bytes", 0),
+            ("page_size", 0),
             ("max_context", 0),
             ("threads", 0),
             ("answer_memory", 0),

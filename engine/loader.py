@@ -1,23 +1,60 @@
 """From the name of a model to a loaded one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from quail_spark.kernels.scaled_linear import scaled_kinds
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
 from .checkpoint import load_decoder
 from .models.decoder import Decoder
 
+if TYPE_CHECKING:
+    from .models.cuda_decoder import CudaDecoder
+
+LEAST_CAPABILITY = (8, 0)  # bfloat16 products
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model")
 
 
-def load_model(path_or_id: str, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "auto") -> Decoder:
-    """Load a directory, a GGUF file or a hub id. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. Raises ModelError."""
+def load_model(
+    path_or_id: str, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "auto", fp8: str = "auto"
+) -> "Decoder | CudaDecoder":
+    """Load a directory, a GGUF file or a hub id. `dtype`: `auto`, `float32`, `bfloat16`, `float16`; `fp8` as in EngineConfig.
+
+    Raises ModelError, or ConfigError for a setting that the device can't serve.
+    """
     device = torch.device(device)
-    if device.type != "cpu":
-        raise ConfigError(f"spark.quail.device is {str(device)!r}; accepted by this version's kernels: cpu")
-    return load_decoder(resolve_checkpoint(str(path_or_id)), device, resolve_dtype(dtype, device))
+    if device.type == "cuda":
+        _check_device(device)
+    dtype = resolve_dtype(dtype, device)
+    return load_decoder(resolve_checkpoint(str(path_or_id)), device, dtype, resolve_fp8(fp8, dtype, device))
+
+
+def resolve_fp8(fp8: str, dtype: torch.dtype, device: torch.device) -> str | None:
+    """`auto` where the device multiplies FP8, else None; what was asked for, or ConfigError when the device can't."""
+    kinds = scaled_kinds(device) if dtype == torch.bfloat16 else ()
+    if fp8 in ("auto", "off"):
+        return fp8 if kinds and fp8 == "auto" else None
+    if fp8 not in kinds:
+        raise ConfigError(
+            f"spark.quail.engine.fp8 is {fp8!r}; accepted on {device} with {str(dtype).removeprefix('torch.')}: "
+            f"{', '.join(('auto', *kinds, 'off'))}"
+        )
+    return fp8
+
+
+def _check_device(device: torch.device) -> None:
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ConfigError(f"spark.quail.device is {str(device)!r}; this machine has {count} CUDA devices")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        raise ConfigError(
+            f"spark.quail.device is {str(device)!r}, a {torch.cuda.get_device_name(device)} of compute capability "
+            f"{'.'.join(map(str, capability))}; accepted: {'.'.join(map(str, LEAST_CAPABILITY))} and newer"
+        )
 
 
 def resolve_checkpoint(model: str) -> Path:

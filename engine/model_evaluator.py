@@ -1,8 +1,7 @@
 """The evaluator over a language model: which KV is kept between the waves of a call, and between calls."""
 
-import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 import numpy as np
@@ -18,7 +17,8 @@ from .readout import Readout
 from .rendering import PromptQuestion, Renderer, TokenCache
 from .runner import Runner
 from .scheduler import Scheduler, Task
-from .session import OperatorSession, Request, Shared
+from .session import OperatorSession, Request, Shared, Window
+from .sharing import Room
 from .tokens import Tokens
 from .windows import split_by_pages
 
@@ -28,10 +28,11 @@ class ModelEvaluator:
 
     def __init__(self, config: EngineConfig, tokens: Tokens, readout: Readout, runner: Runner, identity: str):
         self._config, self.tokens, self.readout, self.runner, self.identity = config, tokens, readout, runner, identity
-        self.scheduler = Scheduler(runner, config.token_budget)
+        self.scheduler = Scheduler(runner, runner.plan.token_budget)
         self.cache = TokenCache(tokens)
         self.keepers = Keepers(runner)
-        self._shared = Shared(AnswerMemory(config.answer_memory))
+        pages = runner.page_pool.total_pages
+        self.shared = Shared(AnswerMemory(config.answer_memory), Room(pages * 3 // 4))
 
     @staticmethod
     def load(config: EngineConfig) -> "ModelEvaluator":
@@ -41,44 +42,52 @@ class ModelEvaluator:
         path = resolve_checkpoint(config.model)
         tokens = Tokens.load(path)
         readout = Readout.of(tokens)
-        runner = Runner(load_model(path, device=config.device, dtype=config.dtype), config, readout.ids)
-        return ModelEvaluator(config, tokens, readout, runner, identity=f"{path} {config.dtype}")
+        model = load_model(path, device=config.device, dtype=config.dtype, fp8=config.fp8)
+        runner = Runner(model, config, readout.ids)
+        model.warm_up(runner)
+        return ModelEvaluator(config, tokens, readout, runner, identity=f"{path} {model.dtype} {model.fp8}")
 
     def open(self, spec: OperatorSpec) -> OperatorSession:
         """Start a stream."""
-        return OperatorSession(spec, ModelAnswerer(self, spec), self._shared)
+        renderer = Renderer(self.tokens, self.cache, spec, self.identity, self.runner.max_context)
+        return OperatorSession(spec, ModelAnswerer(self, spec, renderer.questions), self.shared)
 
     def describe(self) -> dict:
         """The runner's facts and what this evaluator holds; JSON-serialisable."""
         return {
             **self.runner.describe(),
             "model": self._config.model,
-            "token_budget": self._config.token_budget,
             "chat_template": self.tokens.chat is not None,
-            "remembered_answers": len(self._shared.memory),
+            "remembered_answers": len(self.shared.memory),
         }
 
     def close(self) -> None:
         """Drop all KV."""
-        with self._shared.model_lock:
+        with self.shared.model_lock:
             self.keepers.drop_all()
 
 
 class Keepers:
-    """The answerers that keep KV between calls, least recently used first. Used under the model lock."""
+    """The answerers that keep KV between calls, least recently used first. Used under the model lock.
+
+    An answerer in the middle of a call is not among them: what it keeps is what its next wave needs.
+    """
 
     def __init__(self, runner: Runner):
         self._pool = runner.page_pool
         self._answerers: OrderedDict[ModelAnswerer, None] = OrderedDict()
 
-    def use(self, answerer: "ModelAnswerer", pages: int) -> None:
-        """Make `answerer` the most recent, and the others drop what they keep until `pages` are free."""
+    def add(self, answerer: "ModelAnswerer") -> None:
+        """It keeps KV for its next call, and is the most recent."""
         self._answerers[answerer] = None
         self._answerers.move_to_end(answerer)
-        for other in list(self._answerers):
-            if self._pool.free_pages >= pages or other is answerer:
+
+    def make_room(self, pages: int) -> None:
+        """They drop what they keep until `pages` are free."""
+        for answerer in list(self._answerers):
+            if self._pool.free_pages >= pages:
                 return
-            other.give_way()
+            answerer.give_way()
 
     def forget(self, answerer: "ModelAnswerer") -> None:
         """It keeps nothing any more."""
@@ -93,44 +102,52 @@ class Keepers:
 class ModelAnswerer:
     """An `Answerer` (see session.py). Keeps KV by the key of the section where it ends."""
 
-    def __init__(self, evaluator: ModelEvaluator, spec: OperatorSpec):
-        self._evaluator, self._spec = evaluator, spec
+    def __init__(
+        self,
+        evaluator: ModelEvaluator,
+        spec: OperatorSpec,
+        questions: Callable[[list[Request]], list[PromptQuestion]],
+    ):
+        """`questions` renders prompts: `Renderer.questions`, but for measurements over ready token ids."""
+        self._evaluator, self._spec, self.questions = evaluator, spec, questions
         pool = evaluator.runner.page_pool
         self._pool, self._room = pool, pool.total_pages // 2  # pages for KV that is kept from wave to wave
-        self._renderer = Renderer(
-            evaluator.tokens, evaluator.cache, spec, evaluator.identity, evaluator.runner.max_context
-        )
         self._kept: dict[bytes, KVNode] = {}
         self._computed: set[bytes] = set()  # sections that were to be kept, whether or not they still are
 
-    def questions(self, requests: list[Request]) -> list[PromptQuestion]:
-        return self._renderer.questions(requests)
-
-    def windows(self, pending: list[list[PromptQuestion]]) -> list[list[int]]:
+    def windows(self, pending: list[list[PromptQuestion]]) -> list[Window]:
         if self._spec.kind == "answers":  # everything is asked in one wave
-            return [list(range(len(pending)))]
+            return [Window(list(range(len(pending))))]
         return split_by_pages(pending, self._pool, self._room, reorder=self._spec.kind == "filter")
 
-    def answer(self, now: list[PromptQuestion], later: list[PromptQuestion], counts: Counts) -> np.ndarray:
-        started = time.perf_counter()
+    def launch(
+        self, now: list[PromptQuestion], later: list[PromptQuestion], counts: Counts
+    ) -> Callable[[], np.ndarray]:
         needed, wanted = self._keys(now), self._keys(later)
+        self._evaluator.keepers.forget(self)
         self._drop_all_but(needed | wanted)
-        self._evaluator.keepers.use(self, self._room)
+        self._evaluator.keepers.make_room(self._room)
         counts.recomputed_tokens += self._lost_tokens(now)
         outcome = self._evaluator.scheduler.run(self._tasks(now, wanted))
         self._kept.update(outcome.kept)
         self._computed |= needed & wanted
         counts.fresh_tokens += outcome.fresh_tokens
         counts.recomputed_tokens += outcome.recomputed_tokens
-        margins = self._evaluator.readout.margins(np.stack([outcome.logits[index] for index in range(len(now))]))
-        counts.seconds += time.perf_counter() - started
+
+        def margins() -> np.ndarray:
+            logits, seconds = outcome.logits()
+            counts.seconds += seconds
+            return self._evaluator.readout.margins(np.stack([logits[index] for index in range(len(now))]))
+
         return margins
 
     def keep(self, questions: list[PromptQuestion]) -> None:
         keys = self._keys(questions)
         self._drop_all_but(keys)
         self._computed &= keys
-        if not self._kept:
+        if self._kept:
+            self._evaluator.keepers.add(self)
+        else:
             self._evaluator.keepers.forget(self)
 
     def give_way(self) -> None:
@@ -149,17 +166,16 @@ class ModelAnswerer:
             paths.setdefault(root, []).append(Path(question.parts[skip:], marks, index))
         return [Task(node, root) for root, group in paths.items() for node in build(group)]
 
-    def _sections(self, question: PromptQuestion) -> list[tuple[int, bytes]]:
-        """(depth in tokens, key) of the leading sections whose KV is worth keeping, shallow first.
-
-        With a single predicate nobody needs the document without the frame.
-        """
-        document, frame, _ = map(len, question.parts)
-        sections = [(document, question.document_key)] if document else []
-        if frame:
-            framed = (document + frame, question.frame_key)
-            return [*sections, framed] if len(self._spec.predicates) > 1 else [framed]
-        return sections
+    def _sections(self, question: PromptQuestion) -> tuple[tuple[int, bytes], ...]:
+        """With a single predicate nobody needs the document without the frame."""
+        if question.sections is None:
+            document, frame, _ = map(len, question.parts)
+            sections = [(document, question.document_key)] if document else []
+            if frame:
+                framed = (document + frame, question.frame_key)
+                sections = [*sections, framed] if len(self._spec.predicates) > 1 else [framed]
+            question.sections = tuple(sections)
+        return question.sections
 
     def _keys(self, questions: Iterable[PromptQuestion]) -> set[bytes]:
         return {key for question in questions for _, key in self._sections(question)}

@@ -84,6 +84,8 @@ def shared_length(a: Path, b: Path) -> int:
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     """Length of the longest common prefix of two arrays."""
     size = min(len(a), len(b))
+    if not size or a[0] != b[0]:  # most texts differ at once
+        return 0
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
 
@@ -115,13 +117,24 @@ def _split(node: Node, depth: int) -> Node:
 
 def _branch(path: Path, depth: int) -> list[Node]:
     """The nodes of `path` below `depth`: one up to each mark, and its leaf."""
+    tokens = _behind(path.parts, depth)
+    if not any(mark > depth for mark, _ in path.marks):
+        return [Node(tokens, depth, leaf=path.name)]
     ends = [*sorted({mark for mark, _ in path.marks if mark > depth}), path.length]
-    tokens = np.concatenate(path.parts)
-    nodes = [Node(tokens[start:end], start) for start, end in zip([depth, *ends], ends, strict=False)]
+    nodes = [Node(tokens[start - depth : end - depth], start) for start, end in zip([depth, *ends], ends, strict=False)]
     for node in nodes:
         node.marks = [name for mark, name in path.marks if mark == node.end]
     nodes[-1].leaf = path.name
     return nodes
+
+
+def _behind(parts: Sequence[np.ndarray], depth: int) -> np.ndarray:
+    """The tokens from `depth` on; parts before it, which may be long, are not touched."""
+    for index, part in enumerate(parts):
+        if depth < len(part):
+            return np.concatenate([part[depth:], *parts[index + 1 :]])
+        depth -= len(part)
+    return np.empty(0, np.int32)
 
 
 def _worth_their_while(roots: list[Node], least_saved: int) -> list[Node]:

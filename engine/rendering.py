@@ -22,12 +22,14 @@ class PromptQuestion(Question):
     """A question with its prompt: `parts` are the token ids (int32) of document, frame and rest.
 
     Equal sections of one call are the same array. `document_key` and `frame_key` stand for the tokens up to the end of
-    that section.
+    that section. `sections`: (depth in tokens, key) of the leading sections whose KV is worth keeping, shallow first; the
+    answerer's note.
     """
 
     parts: tuple[np.ndarray, np.ndarray, np.ndarray] = ()
     document_key: bytes = b""
     frame_key: bytes = b""
+    sections: tuple[tuple[int, bytes], ...] | None = None
 
 
 class TokenCache:

@@ -1,28 +1,45 @@
 """Runs segments through a model and keeps the KV that is asked for."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from quail_spark.optimizer.errors import ConfigError, EngineError
+from quail_spark.optimizer.errors import EngineError
 
 from .batch import Batch, Segment, check_segments, pack, release
 from .config import EngineConfig
 from .kv import KVNode, PagePool
+from .memory_plan import plan_memory
 from .models.decoder import Decoder
 from .workers import Workers
 
-__all__ = ["Runner", "Segment"]
+__all__ = ["Pass", "Runner", "Segment"]
 
-LEAST_CONTEXT = 256  # tokens: with less KV than this no document is worth starting
+
+@dataclass
+class Pass:
+    """A forward pass that was launched. `nodes`: for each segment its new node (one reference, the caller's) or None.
+
+    `read()` waits for the device and gives the logits float32 [answering segments, answer ids] in the order given, and
+    the seconds that the device computed. It is called once, from any thread.
+    """
+
+    nodes: list[KVNode | None]
+    read: Callable[[], tuple[np.ndarray, float]]
 
 
 class Runner:
-    """One model, its KV pages and the answer tokens. Not thread-safe."""
+    """One model, its KV pages and the answer tokens. Not thread-safe, but for `Pass.read`.
+
+    On a GPU all passes run on one stream in the order of their launches, so pages that are given back after a launch
+    may be taken for the next one at once.
+    """
 
     def __init__(self, model: Decoder, config: EngineConfig, answer_ids: Sequence[int]):
-        """`answer_ids`: token ids whose logits `run` returns, in this order. Raises ConfigError when the KV memory is too small."""
+        """`answer_ids`: token ids whose logits are read, in this order. Raises ConfigError when memory is too small."""
         facts = model.config
         bad = [i for i in answer_ids if not 0 <= i < facts.vocab]
         if bad or not len(answer_ids):
@@ -30,39 +47,58 @@ class Runner:
                 f"answer token ids are {list(answer_ids)}; accepted: one or more from 0 to {facts.vocab - 1}"
             )
         self.model, self.config, self.answer_ids = model, config, tuple(answer_ids)
-        threads = (config.threads or _all_cores()) if config.device == "cpu" else 1
-        torch.set_num_threads(threads)
-        self.workers = Workers(threads)
-        self.token_bytes = facts.kv_token_bytes(model.dtype.itemsize)
-        pages, self.max_context = plan_pages(config, self.token_bytes, facts.max_context)
-        self.page_pool = PagePool(
-            facts.layers, facts.kv_heads, facts.head_dim, pages, config.page_size, model.dtype, model.device
-        )
+        if model.device.type == "cpu":
+            threads = config.threads or _all_cores()
+            torch.set_num_threads(threads)
+            model.workers = Workers(threads)
         self._head_rows = model.head(self.answer_ids)
+        self.token_bytes = facts.kv_token_bytes(model.dtype.itemsize)
+        self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, _free_bytes(model.device))
+        self.max_context = self.plan.max_context
+        self.page_pool = PagePool(
+            facts.layers,
+            facts.kv_heads,
+            facts.head_dim,
+            self.plan.pages,
+            self.plan.page_size,
+            model.dtype,
+            model.device,
+        )
+
+    def run(self, segments: Sequence[Segment]) -> tuple[np.ndarray, list[KVNode | None]]:
+        """`launch`, and wait: (logits, nodes) as in `Pass`."""
+        launched = self.launch(segments)
+        try:
+            return launched.read()[0], launched.nodes
+        except BaseException:
+            release(launched.nodes)
+            raise
 
     @torch.inference_mode()
-    def run(self, segments: Sequence[Segment]) -> tuple[np.ndarray, list[KVNode | None]]:
-        """One forward pass over all segments.
+    def launch(self, segments: Sequence[Segment]) -> Pass:
+        """Start one forward pass over all segments; on a CPU it is done when this returns.
 
-        Returns logits float32 [answering segments, answer ids] in the order given, and for each segment its new node
-        (one reference, the caller's) or None. Raises OutOfPagesError, RowError (longer than the context) or EngineError;
-        then nothing stays kept.
+        Raises OutOfPagesError, RowError (longer than the context) or EngineError; then nothing stays kept.
         """
         check_segments(segments, self.max_context, self.model.config.vocab)
-        batch = pack(segments, self.page_pool, self.model.device)
+        batch = pack(segments, self.page_pool)
         try:
-            return self._logits(batch), batch.nodes
+            return Pass(batch.nodes, self._start(batch))
         except BaseException:
             release(batch.nodes)
             raise
 
-    def _logits(self, batch: Batch) -> np.ndarray:
+    def _start(self, batch: Batch) -> Callable[[], tuple[np.ndarray, float]]:
         logits = np.empty((len(batch.answers), len(self.answer_ids)), dtype=np.float32)
-        if len(batch.tokens):
-            logits[batch.answers] = (
-                self.model.forward(batch, self.page_pool, self._head_rows, self.workers).cpu().numpy()
-            )
-        return logits
+        if not len(batch.tokens):
+            return lambda: (logits, 0.0)
+        wait = _launched(self.model.device, lambda: self.model.forward(batch, self.page_pool, self._head_rows))
+
+        def read() -> tuple[np.ndarray, float]:
+            logits[batch.answers], seconds = wait()
+            return logits, seconds
+
+        return read
 
     def describe(self) -> dict:
         """Model, number type and memory plan; bytes and tokens as named."""
@@ -72,6 +108,7 @@ class Runner:
             "layers": facts.layers,
             "hidden": facts.hidden,
             "dtype": str(self.model.dtype).removeprefix("torch."),
+            "fp8": self.model.fp8,
             "device": str(self.model.device),
             "threads": torch.get_num_threads(),
             "max_context": self.max_context,
@@ -81,27 +118,39 @@ class Runner:
             "kv_pages": pool.total_pages,
             "kv_free_pages": pool.free_pages,
             "kv_bytes": pool.total_pages * pool.page_size * self.token_bytes,
+            "token_budget": self.plan.token_budget,
+            "activation_bytes": self.plan.activation_bytes,
+            "free_bytes_at_start": self.plan.free_bytes,
         }
 
 
-def plan_pages(config: EngineConfig, token_bytes: int, model_context: int) -> tuple[int, int]:
-    """Number of KV pages and the longest prompt in tokens.
+def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Callable[[], tuple[np.ndarray, float]]:
+    """Start `compute` on `device`; the result waits for its outcome and gives the seconds that it took there."""
+    if device.type == "cpu":
+        began = time.perf_counter()
+        result = compute().numpy()
+        seconds = time.perf_counter() - began
+        return lambda: (result, seconds)
+    with torch.cuda.device(device):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        outcome = compute()
+        host = torch.empty(outcome.shape, dtype=outcome.dtype, pin_memory=True)
+        host.copy_(outcome, non_blocking=True)
+        end.record()
 
-    An asked-for context must fit into the KV memory; the model's own is cut to what fits. Raises ConfigError.
-    """
-    if config.max_context > model_context:
-        raise ConfigError(
-            f"spark.quail.engine.maxContext is {config.max_context} tokens; the model's limit is {model_context}"
-        )
-    pages = config.kv_bytes // (config.page_size * token_bytes)
-    fits = pages * config.page_size
-    least = config.max_context or min(model_context, LEAST_CONTEXT)
-    if fits < least:
-        raise ConfigError(
-            f"spark.quail.engine.kvMemory is {config.kv_bytes} bytes, room for {fits} tokens at {token_bytes} bytes each; "
-            f"one prompt of {least} tokens needs {-(-least // config.page_size) * config.page_size * token_bytes} bytes"
-        )
-    return pages, config.max_context or min(model_context, fits)
+    def wait() -> tuple[np.ndarray, float]:
+        end.synchronize()
+        return host.numpy(), start.elapsed_time(end) / 1e3
+
+    return wait
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cpu":
+        return None
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _all_cores() -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .kv import KVNode
 from .prefix_tree import Node
-from .runner import Runner, Segment
+from .runner import Pass, Runner, Segment
 
 
 @dataclass(slots=True)
@@ -31,15 +31,24 @@ class Task:
 
 @dataclass
 class Outcome:
-    """`logits` by leaf (float32 [answer tokens]); `kept` by mark: KV whose reference goes to the caller.
+    """What was launched. `kept` by mark: KV whose reference goes to the caller.
 
     `recomputed_tokens` is the part of `fresh_tokens` that ran again for lack of pages.
     """
 
-    logits: dict[int, np.ndarray] = field(default_factory=dict)
     kept: dict[Hashable, KVNode] = field(default_factory=dict)
     fresh_tokens: int = 0
     recomputed_tokens: int = 0
+    launched: list[tuple[list[int], Pass]] = field(default_factory=list)
+
+    def logits(self) -> tuple[dict[int, np.ndarray], float]:
+        """Wait for the device: logits by leaf (float32 [answer tokens]), and the seconds that it computed. Call once."""
+        found, seconds = {}, 0.0
+        for leaves, launched in self.launched:
+            logits, took = launched.read()
+            found.update(zip(leaves, logits, strict=True))
+            seconds += took
+        return found, seconds
 
 
 @dataclass(slots=True)
@@ -61,9 +70,9 @@ class Scheduler:
         self._runner, self._pool, self._budget = runner, runner.page_pool, token_budget
 
     def run(self, tasks: list[Task]) -> Outcome:
-        """Compute all trees. The caller's references on the parents must last until this returns.
+        """Launch all trees. The caller's references on the parents must last until this returns.
 
-        On an error nothing is kept. A mark whose KV finds no page is not kept.
+        While the device computes one pass the next is laid out here. On an error nothing is kept. A mark whose KV finds no page is not kept.
         """
         outcome = Outcome()
         frames = [_Frame(list(tasks))]
@@ -130,25 +139,28 @@ class Scheduler:
         tokens, parent = task.tokens, task.parent
         while len(tokens) > self._budget:
             part, tokens = tokens[: self._budget], tokens[self._budget :]
-            _, (parent,) = self._runner.run([Segment(part, parent, keep=len(part), answer=False)])
+            (parent,) = self._launch([Segment(part, parent, keep=len(part), answer=False)], [], outcome)
             held.append(parent)
-            outcome.fresh_tokens += len(part)
         return Task(task.node, parent, tokens)
 
     def _forward(self, chunk: list[Task], held: list[KVNode], outcome: Outcome) -> list[Task]:
         """One forward pass; returns the tasks that it makes possible. A node's first leaf runs in the node's segment."""
         joining = [self._joining(task) for task in chunk]
         segments = [_segment(task, leaf) for task, leaf in zip(chunk, joining, strict=True)]
-        logits, nodes = self._runner.run(segments)
-        held += [kv for kv in nodes if kv is not None]
-        outcome.fresh_tokens += sum(len(segment.tokens) for segment in segments)
         leaves = [leaf.leaf if leaf else task.node.leaf for task, leaf in zip(chunk, joining, strict=True)]
-        outcome.logits.update(zip((leaf for leaf in leaves if leaf is not None), np.asarray(logits), strict=True))
+        nodes = self._launch(segments, [leaf for leaf in leaves if leaf is not None], outcome)
+        held += [kv for kv in nodes if kv is not None]
         following = []
         for task, leaf, kv in zip(chunk, joining, nodes, strict=True):
             outcome.kept.update({name: kv.retain() for name in task.node.marks})
             following += [Task(child, kv) for child in task.node.children if child is not leaf]
         return following
+
+    def _launch(self, segments: list[Segment], leaves: list[int], outcome: Outcome) -> list[KVNode | None]:
+        launched = self._runner.launch(segments)
+        outcome.launched.append((leaves, launched))
+        outcome.fresh_tokens += sum(len(segment.tokens) for segment in segments)
+        return launched.nodes
 
     def _joining(self, task: Task) -> Node | None:
         """The leaf that runs in the segment of its parent, which saves a level."""

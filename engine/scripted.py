@@ -15,7 +15,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,7 +26,7 @@ from quail_spark.optimizer.template import Literal, parse_template
 from .config import EngineConfig
 from .evaluator import Counts
 from .memory import AnswerMemory
-from .session import OperatorSession, Request, Shared
+from .session import OperatorSession, Request, Shared, Window
 from .sheet import Question
 
 SCHEME = "scripted://"
@@ -144,10 +144,10 @@ class _ScriptedAnswerer:
         question.margin = 1.0 if script.answer(template, texts) else -1.0
         return question
 
-    def windows(self, pending: list[list[Question]]) -> list[list[int]]:
-        return [list(range(len(pending)))]
+    def windows(self, pending: list[list[Question]]) -> list[Window]:
+        return [Window(list(range(len(pending))))]
 
-    def answer(self, now: list[_ScriptedQuestion], later: list[Question], counts: Counts) -> list[float]:
+    def launch(self, now: list[_ScriptedQuestion], later: list[Question], counts: Counts) -> Callable[[], list[float]]:
         started = time.perf_counter()
         self._evaluator.model_calls += 1
         if self._evaluator.script.calls:
@@ -156,7 +156,7 @@ class _ScriptedAnswerer:
             time.sleep(self._evaluator.script.delay_ms / 1000)
         counts.fresh_tokens += sum(question.length for question in now)
         counts.seconds += time.perf_counter() - started
-        return [question.margin for question in now]
+        return lambda: [question.margin for question in now]
 
     def keep(self, questions: list[Question]) -> None:
         """Nothing is kept."""

@@ -6,12 +6,13 @@ predicates and texts into questions, and questions into margins.
 A call goes through these steps:
 1. `_ask`     every (item, predicate) becomes a `Question`, tokenised outside the model lock; an item is a row or a pair
 2. `_order`   the predicates are ordered by cost and pass rate
-3. `_window`  for as many items as the KV pages allow, under the model lock: a wave asks every item that has not left
-              its next predicate, until nothing is pending
+3. `_window`  for as many items as the KV pages allow: a wave asks every item that has not left its next predicate,
+              until nothing is pending. The model lock is held while a wave is launched, not while the device computes
+              it, so other sessions' waves are launched meanwhile
 4. `Sheet`    holds codes, margins, errors and counts, and gives the `Answers`
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from threading import Lock
@@ -24,6 +25,7 @@ from quail_spark.optimizer.statistics import PassRates
 
 from .evaluator import Answers, Counts, Texts
 from .memory import AnswerMemory
+from .sharing import Claims, Room
 from .sheet import Question, Sheet
 
 Request = tuple[int, tuple[str, ...]]  # a predicate's index and the texts of its `used` arguments
@@ -35,24 +37,34 @@ class Answerer(Protocol):
     def questions(self, requests: list[Request]) -> list[Question]:
         """One question per request. Called outside the model lock."""
 
-    def windows(self, pending: list[list[Question]]) -> list[list[int]]:
+    def windows(self, pending: list[list[Question]]) -> list["Window"]:
         """Split items, given their pending questions, into groups whose shared KV fits at once; every item once."""
 
-    def answer(self, now: list[Question], later: list[Question], counts: Counts) -> Sequence[float]:
-        """Margins of `now` (distinct keys), keeping the KV that `later` can use. Called under the model lock.
+    def launch(self, now: list[Question], later: list[Question], counts: Counts) -> Callable[[], Sequence[float]]:
+        """Start computing `now` (distinct keys), keeping the KV that `later` can use. Called under the model lock.
 
-        Adds to the fresh and recomputed tokens and the seconds of `counts`.
+        The result waits for the margins of `now`; it is called once, without the lock. Adds to the fresh and recomputed
+        tokens and the seconds of `counts`.
         """
 
     def keep(self, questions: list[Question]) -> None:
         """Drop all KV but what these questions can use. Called under the model lock."""
 
 
+class Window(NamedTuple):
+    """Items that are in work at the same time, and the KV pages that they hold from wave to wave."""
+
+    items: list[int]
+    pages: int = 0
+
+
 @dataclass
 class Shared:
-    """What the sessions of one evaluator have in common. `model_lock` serialises computing."""
+    """What the sessions of one evaluator have in common. `model_lock` serialises launching; `room` admits windows."""
 
     memory: AnswerMemory
+    room: Room = field(default_factory=Room)
+    claims: Claims = field(default_factory=Claims)
     pass_rates: PassRates = field(default_factory=PassRates)
     model_lock: Lock = field(default_factory=Lock)
 
@@ -115,9 +127,9 @@ class OperatorSession:
         sheet = Sheet(self._spec, [item.name for item in items], questions, self._order(questions))
         kept = [q for row in questions[len(items) - stays :] for q in row if q and not q.error]
         windows = self._answerer.windows([list(sheet.open(item)) for item in range(len(items))])
-        for window in windows or [[]]:
-            with self._shared.model_lock:
-                self._window(sheet, window, kept)
+        for window in windows or [Window([])]:
+            with self._shared.room.taken(window.pages):
+                self._window(sheet, window.items, kept)
         answers = sheet.finish()
         self._shared.pass_rates.observe(self._spec, answers.counts.asked, answers.counts.passed)
         return answers
@@ -143,14 +155,28 @@ class OperatorSession:
 
     def _window(self, sheet: Sheet, window: list[int], kept: list[Question]) -> None:
         """Answer the items of one window, wave by wave; then drop the KV that is not kept for the next call."""
-        memory, answerer = self._shared.memory, self._answerer
-        sheet.remember(memory.find({q.key for item in window for q in sheet.open(item)}))
+        sheet.remember(self._shared.memory.find({q.key for item in window for q in sheet.open(item)}))
+        remaining: list[Question] = []
         try:
             while wave := {q.key: q for item in window for q in sheet.next(item)}:
-                later = [q for item in window for q in sheet.open(item) if q.key not in wave]
-                margins = answerer.answer(list(wave.values()), later + kept, sheet.counts)
-                memory.add(sheet.computed(dict(zip(wave, map(float, margins), strict=True))))
-        except BaseException:
-            answerer.keep([])
-            raise
-        answerer.keep(kept)
+                self._wave(sheet, window, wave, kept)
+            remaining = kept
+        finally:
+            with self._shared.model_lock:
+                self._answerer.keep(remaining)
+
+    def _wave(self, sheet: Sheet, window: list[int], wave: dict[bytes, Question], kept: list[Question]) -> None:
+        """Compute what no other session is computing; where that is nothing, wait for the others' answers."""
+        memory, claims = self._shared.memory, self._shared.claims
+        with claims.taken(wave) as mine:
+            sheet.remember(known := memory.find(mine))
+            now = [key for key in mine if key not in known]
+            if now:
+                later = [q for item in window for q in sheet.open(item) if q.key not in mine]
+                with self._shared.model_lock:
+                    margins = self._answerer.launch([wave[key] for key in now], later + kept, sheet.counts)
+                memory.add(sheet.computed(dict(zip(now, map(float, margins()), strict=True))))
+        others = wave.keys() - mine
+        if others and not mine:
+            claims.wait(others)
+        sheet.remember(memory.find(others))

@@ -7,9 +7,10 @@ import numpy as np
 from .kv import PagePool
 from .prefix_tree import common_prefix
 from .rendering import PromptQuestion
+from .session import Window
 
 
-def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: int, reorder: bool) -> list[list[int]]:
+def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: int, reorder: bool) -> list[Window]:
     """Groups of items (indices into `pending`) whose recurring documents fit into `room` pages together.
 
     `reorder`: take items by their documents, so that those which share a prefix come together; then the prefix takes
@@ -17,25 +18,28 @@ def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: in
     """
     documents = [recurring_documents(questions) for questions in pending]
     distinct = {key: ids for item in documents for key, ids in item.items()}
-    if sum(pool.pages_for(len(ids)) for ids in distinct.values()) <= room:
-        return [list(range(len(pending)))]
+    most = sum(pool.pages_for(len(ids)) for ids in distinct.values())
+    if most <= room:
+        return [Window(list(range(len(pending))), most)]
     order = range(len(pending))
     if reorder:
         order = sorted(order, key=lambda item: [ids.astype(">u4").tobytes() for ids in documents[item].values()])
-    groups: list[list[int]] = [[]]
+    windows: list[Window] = []
+    items: list[int] = []
     held: set[bytes] = set()
     used, last = 0, np.empty(0, np.int32)
     for item in order:
         new = {key: ids for key, ids in documents[item].items() if key not in held}
         pages = sum(pool.pages_for(len(ids) - common_prefix(last, ids)) for ids in new.values())
-        if groups[-1] and used + pages > room:
-            groups, held, used, new = [*groups, []], set(), 0, documents[item]
+        if items and used + pages > room:
+            windows.append(Window(items, used))
+            items, held, used, new = [], set(), 0, documents[item]
             pages = sum(pool.pages_for(len(ids)) for ids in new.values())
-        groups[-1].append(item)
+        items.append(item)
         held |= new.keys()
         used += pages
         last = next(reversed(new.values()), last)
-    return groups
+    return [*windows, Window(items, used)]
 
 
 def recurring_documents(questions: list[PromptQuestion]) -> dict[bytes, np.ndarray]:

@@ -26,6 +26,8 @@ def can_pack(weight: torch.Tensor) -> bool:
 class Linear:
     """y = x Wᵀ + b for `x` [rows, in]. `weight` [out, in], `bias` [out] or None."""
 
+    kind = None  # takes plain tensors; see ScaledLinear
+
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, pack: bool = True):
         self.out_features, self.in_features = weight.shape
         self.bias = bias

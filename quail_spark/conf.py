@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.config import FP8_SETTINGS, EngineConfig
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import LAYOUTS
 
@@ -102,8 +102,35 @@ SETTINGS = (
     Setting("batch.rows", "256", _whole, "Rows per message to the engine, at most."),
     Setting("batch.bytes", "4m", _bytes, "Text per message to the engine, at most (one row may exceed it)."),
     Setting("join.blockRows", "1024", _whole, "Partner rows in one block of an AI join, at most."),
-    Setting("engine.tokenBudget", "4096", _whole, "New tokens per forward pass.", "token_budget"),
-    Setting("engine.kvMemory", "2g", _bytes, "Memory for KV pages.", "kv_bytes"),
+    Setting(
+        "join.broadcastBytes",
+        "64m",
+        _bytes,
+        "Partners of an AI join are broadcast up to this size, as Spark expects it; larger ones are shuffled by the join's "
+        "equality and sorted. Without an equality they are broadcast anyway.",
+    ),
+    Setting(
+        "engine.fp8",
+        "auto",
+        _one_of(*FP8_SETTINGS),
+        "FP8 products on a GPU, with one scale a `row` or for each 128 × 128 `block`; `auto`: `row` for FP8 checkpoints, "
+        "none for others; `off`: none.",
+        "fp8",
+    ),
+    Setting(
+        "engine.tokenBudget",
+        "0",
+        _whole,
+        "New tokens per forward pass; 0: 4096 on a CPU, on a GPU up to 32768 as its free memory allows.",
+        "token_budget",
+    ),
+    Setting(
+        "engine.kvMemory",
+        "0",
+        _bytes,
+        "Memory for KV pages; 0: 2g on a CPU, on a GPU what is free after the model and its activations.",
+        "kv_bytes",
+    ),
     Setting("engine.maxContext", "0", _whole, "Longest prompt in tokens; 0: the model's own limit.", "max_context"),
     Setting("engine.threads", "0", _whole, "CPU threads of the engine; 0: all cores.", "threads"),
     Setting(

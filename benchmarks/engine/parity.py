@@ -82,8 +82,8 @@ def main():
     config = EngineConfig(model=args.model, dtype=args.dtype, threads=args.threads)
     runner = Runner(load_model(directory, device="cpu", dtype=args.dtype), config, ids)
     ours = {
-        "packed": run_packed(runner, pairs, config.token_budget),
-        "behind kept": run_behind_kept(runner, pairs, config.token_budget),
+        "packed": run_packed(runner, pairs, runner.plan.token_budget),
+        "behind kept": run_behind_kept(runner, pairs, runner.plan.token_budget),
     }
     theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with torch.inference_mode():

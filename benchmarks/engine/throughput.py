@@ -46,7 +46,7 @@ def median_seconds(work, repeat: int) -> float:
 def products_alone(runner: Runner, rows: int):
     """The linear layers of one chunk on random input, in the forward pass's blocks and threads, and nothing else."""
     model, c = runner.model, runner.model.config
-    sizes = [s.stop - s.start for s in runner.workers.split(rows, BLOCK_ROWS["cpu"], ROW_MULTIPLE)]
+    sizes = [s.stop - s.start for s in runner.model.workers.split(rows, BLOCK_ROWS, ROW_MULTIPLE)]
     blocks = [
         (torch.randn(n, c.hidden).to(model.dtype), torch.randn(n, c.heads * c.head_dim).to(model.dtype)) for n in sizes
     ]
@@ -59,8 +59,8 @@ def products_alone(runner: Runner, rows: int):
 
     def work():
         for layer in model.layers[:-1]:
-            runner.workers.each(partial(one_layer, layer), blocks)
-        runner.workers.each(lambda block: model.layers[-1].kv(block[0]), blocks)
+            model.workers.each(partial(one_layer, layer), blocks)
+        model.workers.each(lambda block: model.layers[-1].kv(block[0]), blocks)
 
     return work
 
@@ -103,7 +103,9 @@ def main():
         }
     anchor = Segment(rng.integers(0, vocab, 1000).astype(np.int32), keep=1000, answer=False)
     partners = [Segment(rng.integers(0, vocab, 20).astype(np.int32)) for _ in range(500)]
-    seconds = median_seconds(lambda: run_join(runner, anchor, partners, config.token_budget), max(1, args.repeat // 2))
+    seconds = median_seconds(
+        lambda: run_join(runner, anchor, partners, runner.plan.token_budget), max(1, args.repeat // 2)
+    )
     results["join"] = {
         "seconds": round(seconds, 3),
         "new_tokens_s": round(11_000 / seconds),

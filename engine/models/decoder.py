@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from quail_spark.kernels.attention import Attention
 from quail_spark.kernels.linear import GatedMLP, Linear
 from quail_spark.kernels.rows import adjacent_pairs, qk_norm_rope, rms_norm, rope
 
@@ -18,8 +19,8 @@ from ..workers import Workers
 from .facts import ModelFacts
 from .rope import rotary
 
-# Rows that go through the row-wise layers together: on a CPU what the caches hold (256 was fastest of 32 … 1,024).
-BLOCK_ROWS = {"cpu": 256}
+# Rows that go through the row-wise layers together: what the caches hold (256 was fastest of 32 … 1,024).
+BLOCK_ROWS = 256
 
 
 # Only the rows of the answer tokens are ever needed, so a head of its own is not held in memory.
@@ -72,34 +73,45 @@ class _Block:
 
 
 class Decoder:
-    """A loaded model. `config` are its facts; `dtype` of weights, activations and KV."""
+    """A loaded model on the CPU. `config` are its facts; `dtype` of weights, activations and KV; `workers` compute."""
+
+    fp8 = None  # scales of FP8 products
+    row_bytes = 0  # activations are small beside what a CPU's memory has free
 
     def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head: HeadRows):
         """`embedding` [vocab, hidden]; `head(ids)` gives those rows of the head, float32 [ids, hidden]."""
         self.config, self.layers = facts, layers
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
         self.dtype, self.device = embedding.dtype, embedding.device
+        self.workers = Workers(1)
 
-    def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor, workers: Workers) -> torch.Tensor:
+    def warm_up(self, runner) -> None:
+        """Nothing is compiled at the first pass."""
+
+    def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor) -> torch.Tensor:
         """Logits float32 [answers, answer ids] at the answer rows; writes the KV that the batch keeps into the pool.
 
         `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
         """
-        c, rows = self.config, len(batch.tokens)
-        turn = rotary(c.rope, c.head_dim, batch.positions).unsqueeze(1)
+        c, rows, workers = self.config, len(batch.tokens), self.workers
+        tokens, positions, answer_rows = (
+            torch.from_numpy(a).long() for a in (batch.tokens, batch.positions, batch.answer_rows)
+        )
+        slots = None if batch.slots is None else torch.from_numpy(batch.slots).long()
+        attention = Attention(batch.ragged)
+        turn = rotary(c.rope, c.head_dim, positions).unsqueeze(1)
         qkv, kv = self._heads(rows, c.heads + 2 * c.kv_heads), self._heads(rows, 2 * c.kv_heads)
         mixed = self._heads(rows, c.heads).zero_()
-        slices = workers.split(rows, BLOCK_ROWS.get(self.device.type, rows), ROW_MULTIPLE)
         blocks = [
-            _Block(self.embedding[batch.tokens[s]], turn[s], qkv[s], kv[s], mixed[s].flatten(1), *batch.kept_in(s))
-            for s in slices
+            _Block(self.embedding[tokens[s]], turn[s], qkv[s], kv[s], mixed[s].flatten(1), *_kept(slots, s))
+            for s in workers.split(rows, BLOCK_ROWS, ROW_MULTIPLE)
         ]
         workers.each(lambda block: self._project(0, block, pool), blocks)
         for index in range(c.layers - 1):
-            batch.attention.attend(qkv, c.heads, *pool.layer(index), mixed, workers.each)
+            attention.attend(qkv, c.heads, *pool.layer(index), mixed, workers.each)
             workers.each(lambda block, index=index: self._between(index, block, pool), blocks)
-        x = torch.cat([block.x for block in blocks])[batch.answer_rows]
-        answers = self._answers(batch, pool, x, turn[batch.answer_rows], kv, workers)
+        x = torch.cat([block.x for block in blocks])[answer_rows]
+        answers = self._answers(attention, pool, x, turn[answer_rows], kv)
         return rms_norm(answers.float(), self.final_norm, c.norm_eps) @ head_rows.T
 
     def _between(self, index: int, block: _Block, pool: PagePool) -> None:
@@ -121,12 +133,12 @@ class Decoder:
             for target, part in zip(pool.layer(index), kv[block.keep_rows].chunk(2, dim=1), strict=True):
                 target.index_copy_(0, block.keep_slots, part)
 
-    def _answers(self, batch: Batch, pool: PagePool, x, turn, kv, workers: Workers) -> torch.Tensor:
+    def _answers(self, attention: Attention, pool: PagePool, x, turn, kv) -> torch.Tensor:
         """The last layer at the answer rows: `x` [answers, hidden] → its output there."""
         c, layer = self.config, self.layers[-1]
         q = self._heads(len(x), c.heads)
         self._turned(layer.q(rms_norm(x, layer.attention_norm, c.norm_eps)), c.heads, layer.q_norm, turn, q)
-        mixed = batch.attention.attend_last(q, kv, *pool.layer(c.layers - 1), workers.each)
+        mixed = attention.attend_last(q, kv, *pool.layer(c.layers - 1), self.workers.each)
         return self._after_attention(layer, mixed.flatten(1), x)
 
     def _turned(self, flat, turned_heads: int, norm, turn, out) -> None:
@@ -143,6 +155,13 @@ class Decoder:
 
     def _heads(self, rows: int, heads: int) -> torch.Tensor:
         return torch.empty(rows, heads, self.config.head_dim, dtype=self.dtype, device=self.device)
+
+
+def _kept(slots: torch.Tensor | None, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the rows in `rows`: which are kept, counted from its start, and their slots; int64."""
+    chosen = torch.full((0,), -1) if slots is None else slots[rows]
+    kept = (chosen >= 0).nonzero().squeeze(1)
+    return kept, chosen[kept]
 
 
 def _join(*parts: torch.Tensor | None) -> torch.Tensor | None:

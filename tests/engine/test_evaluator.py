@@ -13,7 +13,7 @@ from quail_spark.engine.loader import load_model
 from quail_spark.engine.model_evaluator import ModelEvaluator
 from quail_spark.engine.prompts import Control, lay_out
 from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS, Readout
-from quail_spark.engine.runner import Runner
+from quail_spark.engine.runner import Pass, Runner
 from quail_spark.engine.tokens import Tokens
 from quail_spark.optimizer.errors import QuailError
 from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, Argument, OperatorSpec, Predicate
@@ -389,8 +389,9 @@ def test_kept_anchors_give_way_to_other_sessions(oracle, evaluator_of):
     check_no_leak(evaluator)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at the launch", "while it runs"])
 @pytest.mark.parametrize("kind", ["answers", "filter", "pairs"])
-def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind):
+def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind, late):
     evaluator = evaluator_of(budget=64)
     predicates = (PAIR, PAIR_SWAPPED) if kind == "pairs" else (FIRST, SECOND)
     session = evaluator.open(OperatorSpec("broken", kind, predicates))
@@ -400,16 +401,19 @@ def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind):
             return session.pairs([["word film " * 20]], [1], [[[f"partner {i}", f"other {i}"] for i in range(12)]])
         return session.rows([[f"text {i} " + "word film " * 20] for i in range(8)])
 
-    run, broken_at = evaluator.runner.run, 0
+    def broken():
+        raise RuntimeError("broken on purpose")
+
+    launch, broken_at = evaluator.runner.launch, 0
     for broken_at in (1, 2, 3, 4, 6, 9, 14, 20, 30):
         calls = iter(range(1, 1000))
 
         def breaking(segments, at=broken_at, calls=calls):
-            if next(calls) == at:
-                raise RuntimeError("broken on purpose")
-            return run(segments)
+            if next(calls) != at:
+                return launch(segments)
+            return Pass(launch(segments).nodes, broken) if late else broken()
 
-        monkeypatch.setattr(evaluator.runner, "run", breaking)
+        monkeypatch.setattr(evaluator.runner, "launch", breaking)
         try:
             ask()
         except RuntimeError:
@@ -417,7 +421,7 @@ def test_an_error_in_the_model_leaks_nothing(evaluator_of, monkeypatch, kind):
         else:
             break
     assert broken_at > 3
-    monkeypatch.setattr(evaluator.runner, "run", run)
+    monkeypatch.setattr(evaluator.runner, "launch", launch)
     ask()
 
 

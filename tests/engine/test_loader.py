@@ -1,6 +1,7 @@
 """Finding, checking and reading checkpoints."""
 
 import json
+import shutil
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +18,7 @@ from quail_spark.engine.checkpoint import read_facts
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model, resolve_checkpoint, resolve_dtype
 from quail_spark.engine.models.rope import FREQUENCIES, read_rope
+from quail_spark.engine.random_checkpoint import write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
@@ -102,7 +104,10 @@ def test_dtype_names():
         ({"architectures": None}, "architecture 'qwen2' is not supported"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "'dynamic' is not supported; accepted: default"),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported; accepted: silu"),
-        ({"quantization_config": {"quant_method": "fp8"}}, r"quantised \(fp8\); accepted: float32, bfloat16"),
+        ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq, .*\); accepted: fp8 with blocks \[128, 128\]"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}, r"fp8, blocks \[64, 64\]"),
+        ({"quantization_config": {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": [128, 128]}},
+         "activations static"),
         ({"hidden_size": 60}, "has shape .*; the configuration says"),
         ({"tie_word_embeddings": False}, "has no tensor 'lm_head.weight'"),
         ({"num_hidden_layers": 4, "layer_types": None}, r"has no tensor 'model.layers.3.self_attn"),
@@ -129,6 +134,32 @@ def test_refused_files(qwen2, tmp_path):
     (qwen2 / "config.json").write_text("{not json")
     with pytest.raises(ModelError, match=r"config.json is not JSON"):
         load_model(str(qwen2))
+
+
+def test_block_scaled_fp8_gives_the_dequantised_model(tmp_path):
+    config = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config |= {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 64, "hidden_act": "silu"}
+    config |= {"vocab_size": 211, "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6}
+    write_random_checkpoint(config | {"tie_word_embeddings": False, "rope_theta": 1e4}, tmp_path / "fp8", fp8=True)
+    shutil.copytree(tmp_path / "fp8", plain := tmp_path / "plain")
+    change(plain, quantization_config=None)
+    (weights,) = plain.glob("*.safetensors")
+    tensors, found = load_file(weights), 0
+    for name in [name for name in tensors if name.endswith("_scale_inv")]:
+        weight = tensors[name.removesuffix("_scale_inv")].float()
+        scales = tensors.pop(name).repeat_interleave(128, 0).repeat_interleave(128, 1)
+        tensors[name.removesuffix("_scale_inv")] = weight * scales[: len(weight), : weight.shape[1]]
+        found += 1
+    assert found == 2 * 7
+    name = "model.layers.0.mlp.down_proj.weight_scale_inv"
+    save_file(tensors, weights, metadata={"format": "pt"})
+    tokens = checkpoints.text(np.random.default_rng(), 60)
+    got, want = (logits(tmp_path / name, tokens) for name in ("fp8", "plain"))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+    (weights,) = (tmp_path / "fp8").glob("*.safetensors")
+    save_file(load_file(weights) | {name: torch.ones(1, 2)}, weights, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"_scale_inv' has shape \(1, 2\); accepted: \(2, 3\)"):
+        load_model(str(tmp_path / "fp8"))
 
 
 def test_quantised_tensors_are_refused(qwen2):

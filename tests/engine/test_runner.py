@@ -8,8 +8,8 @@ import pytest
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
-from quail_spark.engine.runner import Runner, Segment, plan_pages
-from quail_spark.optimizer.errors import ConfigError, EngineError, OutOfPagesError, RowError
+from quail_spark.engine.runner import Runner, Segment
+from quail_spark.optimizer.errors import EngineError, OutOfPagesError, RowError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpoints
@@ -172,18 +172,6 @@ def test_segments_are_checked(qwen2):
         run.run([Segment(np.array([0, 211], np.int32))])
     with pytest.raises(EngineError, match="keeps 3 of 2 tokens"):
         run.run([Segment(tokens[:2], keep=3)])
-
-
-def test_pages_are_planned_from_the_memory():
-    config = EngineConfig(model="m", kv_bytes=100 * 16 * 1000, page_size=16)
-    assert plan_pages(config, 1000, 1000) == (100, 1000)
-    assert plan_pages(config, 1000, 32768) == (100, 1600)  # the model's own limit is cut to what fits
-    with pytest.raises(
-        ConfigError, match="room for 1600 tokens at 1000 bytes each; one prompt of 2000 tokens needs 2000000"
-    ):
-        plan_pages(EngineConfig(model="m", kv_bytes=1600000, max_context=2000), 1000, 32768)
-    with pytest.raises(ConfigError, match="maxContext is 2000 tokens; the model's limit is 1000"):
-        plan_pages(EngineConfig(model="m", max_context=2000), 1000, 1000)
 
 
 def test_describe(qwen2):

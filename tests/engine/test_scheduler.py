@@ -8,7 +8,7 @@ import torch
 
 from quail_spark.engine.kv import KVNode, PagePool
 from quail_spark.engine.prefix_tree import Path, build
-from quail_spark.engine.runner import Segment
+from quail_spark.engine.runner import Pass, Segment
 from quail_spark.engine.scheduler import Scheduler, Task
 
 
@@ -21,7 +21,7 @@ class Bookkeeper:
         self.passes: list[int] = []
         self.fails_at = None
 
-    def run(self, segments: list[Segment]):
+    def launch(self, segments: list[Segment]) -> Pass:
         if len(self.passes) == self.fails_at:
             raise RuntimeError("broken on purpose")
         self.passes.append(sum(len(s.tokens) for s in segments))
@@ -36,7 +36,7 @@ class Bookkeeper:
             nodes.append(KVNode(self.page_pool, s.keep, s.parent) if s.keep else None)
             if s.keep:
                 self.before[nodes[-1]] = tokens[:kept]
-        return np.array(logits, np.float32).reshape(-1, 1), nodes
+        return Pass(nodes, lambda: (np.array(logits, np.float32).reshape(-1, 1), 0.5))
 
     def held(self) -> int:
         return self.page_pool.total_pages - self.page_pool.free_pages
@@ -56,8 +56,10 @@ def random_paths(rng: random.Random, count: int, marks: bool) -> list[Path]:
 
 
 def check(outcome, paths: list[Path], runner: Bookkeeper) -> None:
+    logits, seconds = outcome.logits()
+    assert seconds == 0.5 * len(runner.passes)
     for path in paths:
-        assert outcome.logits[path.name] == hash(tuple(path.parts[0].tolist())) % 9973
+        assert logits[path.name] == hash(tuple(path.parts[0].tolist())) % 9973
     assert outcome.fresh_tokens == sum(runner.passes)
     for name, kv in outcome.kept.items():
         assert runner.before[kv] == name and kv.length == len(name)
@@ -85,11 +87,13 @@ def test_trees_behind_kept_kv(pages, seed):
     rng = random.Random(seed)
     runner = Bookkeeper(pages, page_size=5)
     scheduler = Scheduler(runner, 64)
-    _, (root,) = runner.run([Segment(np.arange(100, 150, dtype=np.int32), keep=50, answer=False)])
+    (root,) = runner.launch([Segment(np.arange(100, 150, dtype=np.int32), keep=50, answer=False)]).nodes
     paths = random_paths(rng, 30, marks=False)
     outcome = scheduler.run([Task(node, root) for node in build(paths, 8, 0)])
+    logits, seconds = outcome.logits()
+    assert seconds == 0.5 * (len(runner.passes) - 1)
     for path in paths:
-        assert outcome.logits[path.name] == hash((*range(100, 150), *path.parts[0].tolist())) % 9973
+        assert logits[path.name] == hash((*range(100, 150), *path.parts[0].tolist())) % 9973
     root.release()
     assert runner.held() == 0
 
@@ -117,17 +121,17 @@ def test_a_chain_deeper_than_the_recursion_limit():
     paths = [Path((text[: 16 * i], np.array([-1], np.int32)), name=i) for i in range(1, 1100)]
     runner = Bookkeeper(20_000, page_size=5)
     outcome = Scheduler(runner, 4096).run([Task(node) for node in build(paths, 8, 0)])
-    assert len(outcome.logits) == len(paths) and outcome.fresh_tokens == 16 * 1099 + 1099
+    assert len(outcome.logits()[0]) == len(paths) and outcome.fresh_tokens == 16 * 1099 + 1099
     assert runner.held() == 0
 
 
 def test_no_tasks():
-    assert Scheduler(Bookkeeper(4, 5), 16).run([]).logits == {}
+    assert Scheduler(Bookkeeper(4, 5), 16).run([]).logits() == ({}, 0.0)
 
 
 def test_marks_are_dropped_not_failed_when_pages_are_short():
     runner = Bookkeeper(2, page_size=5)
     paths = [Path((np.full(30, i, np.int32),), ((20, f"document {i}"),), i) for i in range(4)]
     outcome = Scheduler(runner, 64).run([Task(node) for node in build(paths)])
-    assert len(outcome.logits) == 4 and outcome.kept == {} and outcome.recomputed_tokens == 0
+    assert len(outcome.logits()[0]) == 4 and outcome.kept == {} and outcome.recomputed_tokens == 0
     assert runner.held() == 0

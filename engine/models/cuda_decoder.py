@@ -1,0 +1,174 @@
+"""The forward pass of a dense decoder on a GPU: the kernels of `kernels/triton_*` between FP8 or bfloat16 products.
+
+The same function as `decoder.Decoder`, its oracle. A chunk runs through each layer whole:
+
+    normed → QKV product → head norm + rotary + KV write → attention → O product
+           → residual + norm → gate-up product → SwiGLU → down product → residual + norm → next layer
+
+Where a product takes FP8, the kernel before it quantises. The last layer computes K and V of all rows and everything
+behind them only for the answer rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from quail_spark.kernels.rows import adjacent_pairs
+from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise, swiglu
+from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
+from quail_spark.kernels.triton_rope import turn_heads
+
+from ..batch import Batch
+from ..kv import PagePool
+from .decoder import HeadRows
+from .facts import ModelFacts
+from .rope import rotary
+from .weights import Matrix, paired, product, stacked
+
+
+class CudaLayer:
+    """Weights of one layer, fused as in `decoder.Layer`; the norms are float32. `norms`: of query and key heads, or None."""
+
+    def __init__(self, facts: ModelFacts, weights: dict[str, Matrix], last: bool, kind: str | None, dtype: torch.dtype):
+        """`weights` as for `decoder.Layer`; `kind`: scales of FP8 products, or None."""
+        dim = facts.head_dim
+
+        def bias(*names: str) -> torch.Tensor | None:
+            parts = [weights.get(f"{name}_bias") for name in names]
+            if parts[0] is None:
+                return None
+            turned = [adjacent_pairs(p, dim) if n in "qk" else p for n, p in zip(names, parts, strict=True)]
+            return torch.cat(turned).to(dtype)
+
+        def fused(*names: str):
+            parts = [paired(weights[n], dim) if n in ("q", "k") else weights[n] for n in names]
+            return product(stacked(parts), kind, bias(*names), dtype)
+
+        self.attention_norm, self.mlp_norm = weights["attention_norm"].float(), weights["mlp_norm"].float()
+        self.norms = None
+        if facts.qk_norm:
+            self.norms = tuple(adjacent_pairs(weights[f"{n}_norm"].float(), dim) for n in "qk")
+        if last:
+            self.q, self.kv = fused("q"), fused("k", "v")
+        else:
+            self.qkv = fused("q", "k", "v")
+        self.first = self.kv if last else self.qkv
+        self.o, self.gate_up, self.down = fused("o"), fused("gate", "up"), fused("down")
+
+
+@dataclass
+class _Sent:
+    """A batch on the device, int32, in one copy. `slots` and `answer_rows` as in `Batch`."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor | None
+    answer_rows: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device) -> "_Sent":
+        kept = batch.slots is not None
+        parts = [batch.tokens, batch.positions, *([batch.slots] if kept else []), batch.answer_rows]
+        packed = torch.from_numpy(np.concatenate(parts))
+        if device.type == "cuda":
+            packed = packed.pin_memory()
+        sent = packed.to(device, non_blocking=True).split([len(part) for part in parts])
+        return cls(sent[0], sent[1], sent[2] if kept else None, sent[-1])
+
+
+class CudaDecoder:
+    """A loaded model on a GPU; attributes as `decoder.Decoder`. `fp8`: kind of scales of its products, or None."""
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        embedding: torch.Tensor,
+        layers: list[CudaLayer],
+        final_norm: torch.Tensor,
+        head: HeadRows,
+        fp8: str | None,
+    ):
+        self.config, self.layers, self.fp8 = facts, layers, fp8
+        self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
+        self.dtype, self.device = embedding.dtype, embedding.device
+        self._turn = rotary(facts.rope, facts.head_dim, torch.arange(facts.max_context, device=self.device))
+        self._bounded = facts.qk_norm and all(scores_are_bounded(*layer.norms) for layer in layers)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of activations that live at the same time, of one new token: the MLP's or attention's, whichever are more."""
+        c, item = self.config, self.dtype.itemsize
+        residual, normed = c.hidden * item, c.hidden * item
+        width = (c.heads + 2 * c.kv_heads) * c.head_dim
+        # qkv, attention's output (twice: a part in float32, or quantised), and prefixes that are copied together
+        attention = width * item + c.heads * c.head_dim * (item + 4) + COPIED_SHARE * 2 * c.kv_heads * c.head_dim * item
+        mlp = 2 * c.intermediate * item + c.intermediate * item + c.hidden * item
+        return residual + normed + max(attention, mlp)
+
+    def warm_up(self, runner) -> None:
+        """Compile every variant of the kernels, and take the memory of a full pass. Raises EngineError when a pass fails."""
+        from ..warm_up import warm_up
+
+        warm_up(runner)
+
+    def forward(self, batch: Batch, pool: PagePool, head_rows: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [answers, answer ids] at the answer rows; writes the KV that the batch keeps into the pool.
+
+        `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
+        """
+        c = self.config
+        sent = _Sent.of(batch, self.device)
+        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, self._bounded)
+        x = F.embedding(sent.tokens, self.embedding)
+        normed = add_rms_norm(x, None, self.layers[0].attention_norm, c.norm_eps, self.layers[0].first.kind)
+        for index, layer in enumerate(self.layers[:-1]):
+            qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
+            self._turned(qkv, c.heads, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, index))
+            mixed = self._attended(attention, qkv, layer.o.kind, *pool.layer(index))
+            following = self.layers[index + 1]
+            normed = self._mlp(layer, mixed, x, following.attention_norm, following.first.kind)
+        return self._answers(sent, pool, attention, x, normed) @ head_rows.T
+
+    def _answers(self, sent: _Sent, pool: PagePool, attention: TritonAttention, x, normed) -> torch.Tensor:
+        """The last layer and the final norm: float32 [answers, hidden]."""
+        c, layer, last = self.config, self.layers[-1], self.config.layers - 1
+        kv = layer.kv(normed).unflatten(1, (-1, c.head_dim))
+        self._turned(kv, 0, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, last))
+        if not len(sent.answer_rows):
+            return torch.empty(0, c.hidden, device=self.device)
+        x = x.index_select(0, sent.answer_rows)
+        normed = add_rms_norm(x, None, layer.attention_norm, c.norm_eps, layer.q.kind)
+        q = layer.q(normed).unflatten(1, (-1, c.head_dim))
+        self._turned(q, c.heads, 0, sent.positions.index_select(0, sent.answer_rows), layer.norms, None)
+        mixed = attention.attend_last(q, kv, *pool.layer(last)).flatten(1)
+        self._mlp(layer, self._quantised(mixed, layer.o.kind), x, self.final_norm, None)
+        return add_rms_norm(x.float(), None, self.final_norm, c.norm_eps, None)
+
+    def _mlp(self, layer: CudaLayer, mixed, x, norm, kind: str | None):
+        """From attention's output to the next product's input; adds both halves of the layer to `x`."""
+        eps = self.config.norm_eps
+        normed = add_rms_norm(x, layer.o(mixed), layer.mlp_norm, eps, layer.gate_up.kind)
+        hidden = swiglu(layer.gate_up(normed), layer.down.kind)
+        return add_rms_norm(x, layer.down(hidden), norm, eps, kind)
+
+    def _attended(self, attention: TritonAttention, qkv, kind: str | None, pool_k, pool_v):
+        """Attention of all rows, as the O product takes it."""
+        c, rows = self.config, len(qkv)
+        if kind == "block" and c.head_dim == 128:
+            out = empty_quantised(rows, c.heads * c.head_dim, kind, self.device)
+            attention.attend(qkv, c.heads, pool_k, pool_v, out)
+            return out
+        out = torch.empty(rows, c.heads, c.head_dim, dtype=self.dtype, device=self.device)
+        attention.attend(qkv, c.heads, pool_k, pool_v, out)
+        return self._quantised(out.flatten(1), kind)
+
+    def _quantised(self, x, kind: str | None):
+        return x if kind is None else quantise(x, kind)
+
+    def _turned(self, heads_of_rows, heads: int, kv_heads: int, positions, norms, keep) -> None:
+        turn_heads(heads_of_rows, heads, kv_heads, self._turn, positions, norms, self.config.norm_eps, keep)
+
+    def _keep(self, sent: _Sent, pool: PagePool, index: int):
+        return None if sent.slots is None else (sent.slots, *pool.layer(index))
