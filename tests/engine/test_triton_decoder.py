@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "kernels")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "kernels"))
 from triton_device import DEVICE, HALF, ON_CARD
 
 from quail_spark.engine.checkpoint import load_decoder
