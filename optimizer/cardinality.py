@@ -31,7 +31,7 @@ class Edge:
     def matched(self, partners: float) -> float:
         """Probability of at least one match among `partners` rows."""
         equal = partners * self.equal
-        return min(1.0, equal) * (1 - (1 - self.ai) ** max(1.0, equal))
+        return max(0.0, min(1.0, equal) * (1 - (1 - self.ai) ** max(1.0, equal)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Cardinality:
             together = self._joined(names)
             for name in names & lives.keys():
                 each = together / lives[name] if lives[name] else 0.0
-                lives[name] *= 1 - (1 - rate) ** max(1.0, each) if each else 0.0
+                lives[name] *= max(0.0, 1 - (1 - rate) ** max(1.0, each)) if each else 0.0
         return lives
 
     @cached_property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .cardinality import Cardinality
 from .context import PlanContext
-from .logical import AiFilter, AiJoin, AiPredicate, Plan, Project, Relation, relations, tables
+from .logical import AiFilter, AiJoin, AiPredicate, Plan, Project, Relation, anchor_of, relations, tables
 from .roofline import Seconds
 from .rows import after_join, before_predicates, plan_rows
 from .statistics import Number, TableStats
@@ -114,7 +114,7 @@ class _Walk:
     ) -> tuple[Cardinality, Hashable | None]:
         context, before, total, light, questions = self._context, rows, Work(), 0.0, []
         join = isinstance(plan, AiJoin)
-        anchors = [plan.anchor] * len(plan.predicates) if join else plan.anchors
+        anchors = [anchor_of(plan, p) for p in plan.predicates] if join else plan.anchors
         layout = plan.layout or context.layout
         steps = [make_step(p, self.tables, layout, context, a) for p, a in zip(plan.predicates, anchors, strict=True)]
         until_true = None

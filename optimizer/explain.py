@@ -129,7 +129,9 @@ def _how(operator: OperatorEstimate) -> str:
     partners = ", ".join(name for name, _ in operator.rows_in if name != anchor)
     start = "on equal keys; " if operator.plan.keys else ""
     held = "its KV is there from the step before" if _held(operator) else f"each {anchor} is computed once"
-    return f"{start}anchor {anchor}: {held}, every {partners} is asked behind it"
+    hints = {h[0].relation for predicate in operator.plan.predicates if (h := predicate.hinted())}
+    ignored = " (option anchor has no effect here)" if hints - {anchor} else ""
+    return f"{start}anchor {anchor}{ignored}: {held}, every {partners or anchor} is asked behind it"
 
 
 def _held(operator: OperatorEstimate) -> bool:

@@ -162,6 +162,11 @@ class Project:
 Plan = Relation | AiFilter | AiJoin | Project
 
 
+def anchor_of(join: AiJoin, predicate: AiPredicate) -> str:
+    """The relation whose text stands first in a question of a join: the join's anchor, if the question reads it."""
+    return join.anchor if join.anchor in predicate.relations else predicate.relations[0]
+
+
 def children(plan: Plan) -> tuple[Plan, ...]:
     """The inputs of a node."""
     if isinstance(plan, AiJoin):

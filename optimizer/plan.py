@@ -58,6 +58,7 @@ class OperatorSpec:
     * `filter`: predicates are tried in an adaptive order, a row leaves at its first answer that is not TRUE;
     * `pairs`: rows are (anchor, block of partners); each pair is tried like a row of `filter`.
     `name` identifies the operator in reports and shares observed pass rates among its tasks.
+    `retain`: a later operator of the plan asks about the same documents, so the KV of those that pass is kept for it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OperatorSpec:
     predicates: tuple[Predicate, ...]
     layout: str = "document_first"
     version: int = field(default=1)
+    retain: bool = False
 
     def __post_init__(self):
         if self.kind not in ("answers", "filter", "pairs"):
@@ -90,4 +92,4 @@ class OperatorSpec:
             )
             for p in raw["predicates"]
         )
-        return OperatorSpec(raw["name"], raw["kind"], predicates, raw["layout"], raw["version"])
+        return OperatorSpec(raw["name"], raw["kind"], predicates, raw["layout"], raw["version"], raw.get("retain", False))

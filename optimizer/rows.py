@@ -51,7 +51,7 @@ def after_join(join: AiJoin, left: Cardinality, joined: Cardinality, tables: Tab
     if join.kind in ("semi", "anti"):
         rows = dict(left.rows)
         for name in _touched(join) & relations(join.left):
-            kept = joined.live(name) / left.live(name) if left.live(name) else 0.0
+            kept = min(1.0, joined.live(name) / left.live(name)) if left.live(name) else 0.0
             rows[name] *= kept if join.kind == "semi" else 1 - kept
         return Cardinality(rows, left.edges, left.further)
     sides = {"left": (join.left,), "right": (join.right,), "full": (join.left, join.right)}[join.kind]

@@ -15,26 +15,41 @@ from .push_filters import PUSHED
 def hold_filters(plan: Plan, context: PlanContext) -> Plan:
     """For each join that is not inner: which predicates below it are better asked above. Inner joins are the matter of
     `order_joins`.
-
-    One predicate after the other is lifted as long as the plan becomes cheaper; lifting all at once is tried as well,
-    since predicates that share a document belong together.
     """
-    plan = with_children(plan, tuple(hold_filters(child, context) for child in children(plan)))
-    if not isinstance(plan, AiJoin) or plan.kind == "inner":
-        return plan
-    below = [predicate for side in PUSHED[plan.kind] for predicate in _liftable(getattr(plan, side))]
-    best, seconds = plan, _seconds(plan, context)
-    lifted: list[AiPredicate] = []
+    for number in range(len(_joins(plan))):
+        plan = _held(plan, number, context)
+    return plan
+
+
+def _joins(plan: Plan) -> list[AiJoin]:
+    return [node for node in nodes(plan) if isinstance(node, AiJoin) and node.kind != "inner"]
+
+
+def _held(plan: Plan, number: int, context: PlanContext) -> Plan:
+    """The plan with predicates lifted above join `number`, one after the other as long as the whole becomes cheaper.
+
+    Lifting all at once is tried as well, since predicates that share a document belong together.
+    """
+    join = _joins(plan)[number]
+    below = [predicate for side in PUSHED[join.kind] for predicate in _liftable(getattr(join, side))]
+    best, lifted = plan, []
+    seconds = _seconds(plan, context) if below else 0.0
     candidates = [[predicate] for predicate in below] + ([below] if len(below) > 1 else [])
     while candidates:
-        tried = [(_seconds(_lift(plan, lifted + more), context), number) for number, more in enumerate(candidates)]
-        least, number = min(tried)
-        if least >= seconds:
+        tried = [_replaced(plan, join, _lift(join, lifted + more)) for more in candidates]
+        costs = [_seconds(each, context) for each in tried]
+        least = costs.index(min(costs))
+        if costs[least] >= seconds:
             break
-        lifted, seconds = lifted + candidates[number], least
-        best = _lift(plan, lifted)
+        best, seconds, lifted = tried[least], costs[least], lifted + candidates[least]
         candidates = [[predicate] for predicate in below if predicate not in lifted]
     return best
+
+
+def _replaced(plan: Plan, old: Plan, new: Plan) -> Plan:
+    if plan is old:
+        return new
+    return with_children(plan, tuple(_replaced(child, old, new) for child in children(plan)))
 
 
 def _liftable(plan: Plan) -> Iterator[AiPredicate]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ..context import PlanContext
 from ..layout import prompt_shape
-from ..logical import AiFilter, AiJoin, AiPredicate, Plan, children, relations, tables, with_children
+from ..logical import AiFilter, AiJoin, AiPredicate, Plan, anchor_of, children, relations, tables, with_children
 
 
 def keep_kv(plan: Plan, context: PlanContext) -> Plan:
@@ -18,19 +18,21 @@ def keep_kv(plan: Plan, context: PlanContext) -> Plan:
         if isinstance(node, AiFilter) and node.predicates:
             return key(node.predicates[0], node.anchors[0], node.layout)
         if isinstance(node, AiJoin) and node.predicates:
-            return key(node.predicates[0], node.anchor, node.layout)
+            return key(node.predicates[0], anchor_of(node, node.predicates[0]), node.layout)
         return None
 
     def last(node: Plan):
         if isinstance(node, AiFilter):
             return key(node.predicates[-1], node.anchors[-1], node.layout)
         if isinstance(node, AiJoin) and node.predicates:
-            return key(node.predicates[-1], node.anchor, node.layout)
+            return key(node.predicates[-1], anchor_of(node, node.predicates[-1]), node.layout)
         return None
 
     def marked(node: Plan) -> Plan:
         wanted = first(node)
-        anchor = (node.anchors[0] if isinstance(node, AiFilter) else node.anchor) if wanted else None
+        anchor = (
+            (node.anchors[0] if isinstance(node, AiFilter) else anchor_of(node, node.predicates[0])) if wanted else None
+        )
         inputs = []
         for child in children(node):
             if wanted and anchor in relations(child) and last(child) == wanted:

@@ -1,12 +1,20 @@
 """Predicates of one operator in the order of cost per rejected row, the first about a document paying for it."""
 
 from dataclasses import replace
+from itertools import permutations
 
+from ..cardinality import Cardinality
 from ..context import PlanContext
-from ..logical import AiFilter, AiJoin, Plan, children, tables, with_children
+from ..logical import AiFilter, AiJoin, Plan, anchor_of, children, tables, with_children
 from ..order import best_order
+from ..rows import Tables, before_predicates, plan_rows
 from ..steps import Step, make_step
 from ..work import run
+from .choose_anchors import choose_anchors
+
+EXHAUSTIVE = (
+    4  # up to this many questions about pairs, every order is costed: their anchors' share does not shrink like pairs
+)
 
 
 def order_predicates(plan: Plan, context: PlanContext) -> Plan:
@@ -17,18 +25,53 @@ def order_predicates(plan: Plan, context: PlanContext) -> Plan:
         node = with_children(node, tuple(map(ordered, children(node))))
         if not isinstance(node, AiFilter | AiJoin) or len(node.predicates) < 2:
             return node
-        steps = [make_step(p, known, node.layout or context.layout, context) for p in node.predicates]
-        return replace(node, predicates=tuple(node.predicates[p] for p in _order(steps, context)))
+        return replace(node, predicates=tuple(node.predicates[p] for p in _order(node, context, known)))
 
     return ordered(plan)
 
 
-def _order(steps: list[Step], context: PlanContext) -> tuple[int, ...]:
-    own, documents = [], []
-    for step in steps:
-        anchor = next(iter(step.shapes))
-        shape = step.shapes[anchor]
-        rest = shape.frame + shape.rest
-        own.append(context.roofline(run(rest, shape.document.mean)))
-        documents.append(((anchor, shape.key or step.predicate), context.roofline(run(shape.document))))
+def _order(node: AiFilter | AiJoin, context: PlanContext, known: Tables) -> tuple[int, ...]:
+    rows = _rows(node, context, known)
+    anchored = choose_anchors(node, context)
+    if isinstance(anchored, AiJoin):
+        anchors = [anchor_of(anchored, predicate) for predicate in node.predicates]
+    else:
+        anchors = list(anchored.anchors)
+    layout = node.layout or context.layout
+    steps = [make_step(p, known, layout, context, a) for p, a in zip(node.predicates, anchors, strict=True)]
+    if any(len(step.relations) > 1 for step in steps) and len(steps) <= EXHAUSTIVE:
+        orders = permutations(range(len(steps)))
+        return min(orders, key=lambda order: _seconds([(steps[p], anchors[p]) for p in order], rows, context))
+    own, documents = zip(*(_costs(s, a, rows, context) for s, a in zip(steps, anchors, strict=True)), strict=True)
     return best_order([step.rate for step in steps], own, documents)
+
+
+def _seconds(order: list[tuple[Step, str]], rows: Cardinality, context: PlanContext) -> float:
+    """Of all questions in this order."""
+    seconds, held = 0.0, None
+    for step, anchor in order:
+        document = step.document(anchor)
+        known = document is not None and document == held
+        seconds += context.roofline(step.work(rows, anchor, known, False, context.chunk))
+        rows, held = step.after(rows), document
+    return seconds
+
+
+def _rows(node: AiFilter | AiJoin, context: PlanContext, known: Tables) -> Cardinality:
+    if isinstance(node, AiFilter):
+        return plan_rows(node.child, context, known)
+    sides = plan_rows(node.left, context, known) | plan_rows(node.right, context, known)
+    return before_predicates(node, sides, known)
+
+
+def _costs(step: Step, anchor: str, rows: Cardinality, context: PlanContext) -> tuple[float, tuple[object, float]]:
+    """Seconds per row or pair of a question alone, and of its document, which all partners of an anchor share."""
+    shape = step.shapes[anchor]
+    share = 1.0
+    if len(step.relations) > 1 and shape.key is not None:
+        pairs = rows.combinations(step.relations)
+        share = min(1.0, rows.live(anchor) / pairs) if pairs else 1.0
+    frame = context.roofline(run(shape.frame, shape.document.mean)) * share
+    rest = context.roofline(run(shape.rest, shape.document.mean + shape.frame.mean))
+    document = context.roofline(run(shape.document)) * share
+    return frame + rest, ((anchor, shape.key or step.predicate), document)

@@ -78,7 +78,13 @@ def _make(line: str, inputs: list[Plan], tables: dict[str, TableStats]) -> Plan:
     predicates, keeps = tuple(predicate for predicate, _ in questions), "keeps KV" in marks
     if kind == "AiFilter":
         anchors = tuple(anchor or p.relations[0] for p, anchor in questions)
-        return AiFilter(predicates, *inputs, anchors=anchors if layout else (), keeps=keeps, layout=layout)
+        return AiFilter(
+            predicates,
+            *inputs,
+            anchors=anchors if layout or any(anchor for _, anchor in questions) else (),
+            keeps=keeps,
+            layout=layout,
+        )
     anchor = next((mark.removeprefix("anchor ") for mark in marks if mark.startswith("anchor ")), None)
     keys = tuple((TextRef.of(a), TextRef.of(b)) for a, b in re.findall(r"([\w.]+) = ([\w.]+)", QUESTION.sub("", words)))
     return AiJoin(words.split()[0], *inputs, keys, predicates, anchor, keeps, layout)

@@ -105,7 +105,7 @@ def ordered(rows: list[dict]) -> list:
     return sorted(str(sorted(row.items())) for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(50))
 def test_the_rows_stay_the_same(seed):
     rng = random.Random(seed)
     plan, settings = random_plan(rng), context(layout=rng.choice(["document_first", "literal"]))
@@ -129,11 +129,11 @@ def as_written(plan: Plan) -> Plan:
     return replace(plan, child=as_written(plan.child))
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(50))
 def test_planning_never_costs(seed):
     rng = random.Random(1000 + seed)
     plan, settings = random_plan(rng), context()
     naive = estimate_plan(choose_anchors(as_written(plan), settings), settings)
     planned = estimate_plan(optimize(plan, settings), settings)
     assert planned.seconds <= naive.seconds * 1.02
-    assert planned.rows_out == pytest.approx(naive.rows_out, rel=1e-6)
+    assert planned.rows_out == pytest.approx(naive.rows_out, rel=1e-6, abs=1e-6)
