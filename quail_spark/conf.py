@@ -38,6 +38,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        raise ValueError("a number")
+    return float(text)
+
+
 def _one_of(*accepted: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in accepted:
@@ -93,6 +99,13 @@ SETTINGS = (
         _one_of(*LAYOUTS),
         "Where the document stands: before the question (KV shared between predicates), or where the template has it.",
     ),
+    Setting(
+        "estimate.device",
+        "",
+        str,
+        "Device that EXPLAIN estimates for, such as `H100` or `cpu`. Empty: the one that `spark.quail.device` means on the driver.",
+    ),
+    Setting("estimate.pricePerHour", "0", _number, "Money for an hour of the device, for EXPLAIN; 0: none is shown."),
     Setting(
         "progress",
         "auto",

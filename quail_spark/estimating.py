@@ -1,0 +1,93 @@
+"""What an AI operator will take, for EXPLAIN: which model runs on which device, as far as the driver can tell. Torch-free."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+
+from quail_spark.optimizer.anchor import SideSize
+from quail_spark.optimizer.context import PlanContext
+from quail_spark.optimizer.device import DeviceSpec, find_device
+from quail_spark.optimizer.errors import ModelError
+from quail_spark.optimizer.explain import operator_line
+from quail_spark.optimizer.model_spec import ModelSpec, known_model
+from quail_spark.optimizer.operators import estimate_operator
+from quail_spark.optimizer.plan import OperatorSpec
+from quail_spark.optimizer.roofline import Roofline
+
+from .conf import QuailConf
+from .engines import resolve_device, resolve_model
+
+GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
+
+
+def estimate_lines(
+    spec: OperatorSpec, inputs: Sequence[SideSize], conf: QuailConf, kind: str = "inner", pairs: int | None = None
+) -> list[str]:
+    """A line with the estimate of an operator; none where the model or the device is unknown. Arguments as in `estimate_operator`."""
+    context = plan_context(conf)
+    if context is None:
+        return []
+    return [operator_line(estimate_operator(spec, inputs, context, kind, pairs), context)]
+
+
+def plan_context(conf: QuailConf) -> PlanContext | None:
+    """Model, device and price of a session; None when the model or the device is not known to planning."""
+    model, device = model_spec(conf["model"]), device_spec(conf["estimate.device"] or conf["device"])
+    if model is None or device is None:
+        return None
+    eight_bits = device.fp8_flops is not None and conf["engine.fp8"] != "off"
+    eight_bits = eight_bits and (conf["engine.fp8"] != "auto" or is_fp8(conf["model"]))
+    roofline = Roofline(model, device, "fp8" if eight_bits else "bfloat16")
+    return PlanContext(roofline, conf["prompt.layout"], price=conf["estimate.pricePerHour"] or None)
+
+
+def model_spec(setting: str) -> ModelSpec | None:
+    """The shapes of `spark.quail.model`: of its configuration where it is a directory here, else by its name."""
+    config = _config(setting)
+    if config:
+        try:
+            return ModelSpec.from_config(config, Path(_resolved(setting)).name)
+        except ModelError:
+            return None
+    return known_model(_resolved(setting))
+
+
+def is_fp8(setting: str) -> bool:
+    """Whether a checkpoint's weights are FP8, by its configuration or name."""
+    method = _config(setting).get("quantization_config", {}).get("quant_method")
+    return method == "fp8" or bool(re.search(r"\bfp8\b", _resolved(setting).lower()))
+
+
+def device_spec(setting: str) -> DeviceSpec | None:
+    """The device of `spark.quail.device` on this machine, or the one that a name such as `H100` means."""
+    resolved = resolve_device(setting)
+    if match := re.fullmatch(r"cuda:(\d+)", resolved):
+        names = gpu_names()
+        return find_device(names[int(match[1])]) if int(match[1]) < len(names) else None
+    return find_device(resolved, os.cpu_count() or 1)
+
+
+def gpu_names(pattern: str = GPU_FACTS) -> list[str]:
+    """Names of this machine's GPUs as the driver's files tell them, in the order of their buses."""
+    texts = [Path(path).read_text(encoding="utf-8", errors="replace") for path in sorted(glob(pattern))]
+    return [match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))]
+
+
+def _resolved(setting: str) -> str:
+    try:
+        return resolve_model(setting)
+    except ModelError:
+        return ""
+
+
+def _config(setting: str) -> dict:
+    """The object of the directory's `config.json`; empty where there is none."""
+    path = Path(os.path.expanduser(_resolved(setting) or "?")) / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,68 @@
+"""Model, device and price for EXPLAIN, from settings. Nothing of Spark runs."""
+
+import json
+
+import pytest
+
+from quail_spark import estimating
+from quail_spark.conf import QuailConf
+from quail_spark.errors import ConfigError
+from quail_spark.optimizer.anchor import SideSize
+from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
+
+SPEC = OperatorSpec("f", "filter", (Predicate("{0} is kind", (Argument(0),)),))
+
+
+def conf(**settings: str) -> QuailConf:
+    return QuailConf({f"spark.quail.{name.replace('_', '.', 1)}": value for name, value in settings.items()})
+
+
+def test_a_named_model_on_a_named_device():
+    context = estimating.plan_context(
+        conf(model="Qwen/Qwen3-4B-FP8", estimate_device="H100", estimate_pricePerHour="2.5")
+    )
+    assert (context.roofline.model.name, context.roofline.device.name) == ("qwen3-4b", "H100")
+    assert (context.roofline.precision, context.price, context.layout) == ("fp8", 2.5, "document_first")
+    assert estimating.plan_context(conf(model="Qwen/Qwen3-4B", estimate_device="H100")).roofline.precision == "bfloat16"
+    off = conf(model="Qwen/Qwen3-4B-FP8", estimate_device="H100", engine_fp8="off")
+    assert estimating.plan_context(off).roofline.precision == "bfloat16"
+    assert (
+        estimating.plan_context(conf(model="Qwen/Qwen3-4B-FP8", estimate_device="A100")).roofline.precision
+        == "bfloat16"
+    )
+
+
+def test_a_directory_tells_its_shapes(tmp_path):
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 99,
+        "quantization_config": {"quant_method": "fp8"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert estimating.model_spec(str(tmp_path)).layers == 2
+    assert estimating.is_fp8(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert estimating.model_spec(str(tmp_path)) is None
+
+
+def test_what_is_unknown_gives_no_line():
+    size = (SideSize(1000, 400.0),)
+    assert estimating.estimate_lines(SPEC, size, conf(model="scripted://hash", device="cpu")) == []
+    assert estimating.estimate_lines(SPEC, size, conf(model="qwen3-4b", estimate_device="TPU")) == []
+    (line,) = estimating.estimate_lines(SPEC, size, conf(model="qwen3-4b", device="cpu"))
+    assert line.startswith("about 1.0k answers, ") and "on CPU" in line and "(speed assumed)" in line
+
+
+def test_gpus_by_the_files_of_the_driver(tmp_path, monkeypatch):
+    for bus, name in (("0000:01", "NVIDIA L4"), ("0000:02", "NVIDIA H200")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t 99\n")
+    pattern = str(tmp_path / "*" / "information")
+    assert estimating.gpu_names(pattern) == ["NVIDIA L4", "NVIDIA H200"]
+    monkeypatch.setattr(estimating, "gpu_names", lambda: ["NVIDIA L4", "NVIDIA H200"])
+    assert estimating.device_spec("cuda:1").name == "H200"
+    assert estimating.device_spec("cuda:2") is None
+
+
+def test_the_price_is_a_number():
+    with pytest.raises(ConfigError, match=r"estimate\.pricePerHour is 'cheap'; accepted: a number"):
+        conf(estimate_pricePerHour="cheap")
