@@ -11,11 +11,17 @@ from .keep_kv import keep_kv
 from .order_joins import order_joins
 from .push_filters import PUSHED
 
+MOST = 8
+
 
 def hold_filters(plan: Plan, context: PlanContext) -> Plan:
     """For each join that is not inner: which predicates below it are better asked above. Inner joins are the matter of
     `order_joins`.
+
+    Each choice plans the query anew, so queries of more than `MOST` predicates are left as they are.
     """
+    if sum(len(node.predicates) for node in nodes(plan) if isinstance(node, AiFilter | AiJoin)) > MOST:
+        return plan
     for number in range(len(_joins(plan))):
         plan = _held(plan, number, context)
     return plan
