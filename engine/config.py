@@ -1,11 +1,14 @@
 """Settings of one engine process."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
+from urllib.parse import parse_qsl, urlsplit
 
 from quail_spark.optimizer.errors import ConfigError
 
 FP8_SETTINGS = ("auto", "row", "block", "off")
+_SECRET = re.compile(r"secret|password|token|key", re.IGNORECASE)  # in the name of a URI's parameter
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,8 @@ class EngineConfig:
     `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none.
     Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `page_size` tokens per KV page,
     `threads` 0 means all cores; 0 for `token_budget`, `kv_bytes`, `page_size` means what suits the device and its free
-    memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none). `max_context` 0 means the
-    model's own.
+    memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none); `answer_store` is where they
+    are kept for other engines, an absolute path or a URI (empty: nowhere). `max_context` 0 means the model's own.
     """
 
     model: str
@@ -31,6 +34,7 @@ class EngineConfig:
     max_context: int = 0
     threads: int = 0
     answer_memory: int = 1_000_000
+    answer_store: str = ""
     idle_timeout: float = 900.0
     start_timeout: float = 600.0
 
@@ -43,6 +47,9 @@ class EngineConfig:
             raise ConfigError(f"spark.quail.dtype is {self.dtype!r}; accepted: auto, float32, bfloat16, float16")
         if self.fp8 not in FP8_SETTINGS:
             raise ConfigError(f"spark.quail.engine.fp8 is {self.fp8!r}; accepted: {', '.join(FP8_SETTINGS)}")
+        if self.answer_store and "://" not in self.answer_store and not self.answer_store.startswith("/"):
+            raise ConfigError(f"spark.quail.answerStore is {self.answer_store!r}; accepted: an absolute path, or a URI")
+        refuse_credentials(self.answer_store)
         for name, least in (("token_budget", 16), ("kv_bytes", 1 << 20)):
             if 0 < getattr(self, name) < least:
                 raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more, or 0")
@@ -67,3 +74,13 @@ class EngineConfig:
     def from_json(text: str) -> "EngineConfig":
         """Inverse of `to_json`."""
         return EngineConfig(**json.loads(text))
+
+
+def refuse_credentials(location: str) -> None:
+    """Raise ConfigError for an answer store's URI with credentials: logs and Spark's pages show settings."""
+    uri = urlsplit(location)
+    if uri.username or uri.password or any(_SECRET.search(name) for name, _ in parse_qsl(uri.query)):
+        raise ConfigError(
+            f"spark.quail.answerStore is a URI ({uri.scheme}://…) with credentials in it, which logs would show; accepted: "
+            "a URI without, and the credentials where the file system's library looks for them (AWS_ACCESS_KEY_ID, …)"
+        )

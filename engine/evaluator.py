@@ -7,6 +7,8 @@ import numpy as np
 
 from quail_spark.optimizer.plan import OperatorSpec
 
+from .answer_store import AnswerStore
+
 Texts = list[list[str | None]]  # texts[row][column]
 
 
@@ -16,7 +18,7 @@ class Counts:
 
     rows: int = 0
     evaluations: int = 0  # distinct (predicate, prompt) forward results computed
-    remembered: int = 0  # answers taken from the memory of answers or from a duplicate in the same call
+    remembered: int = 0  # answers from the memory of answers, the answer store, or a duplicate in the same call
     fresh_tokens: int = 0
     reused_tokens: int = 0
     recomputed_tokens: int = 0
@@ -53,7 +55,9 @@ class Session(Protocol):
 
 
 class Evaluator(Protocol):
-    """One model on one device."""
+    """One model on one device. `store`: where its answers outlive it."""
+
+    store: AnswerStore | None
 
     def open(self, spec: OperatorSpec) -> Session:
         """Start a stream. Raises QuailError when the operator can't be served."""
@@ -62,4 +66,4 @@ class Evaluator(Protocol):
         """Model, device, dtype, memory plan: for reports and `doctor`."""
 
     def close(self) -> None:
-        """Free the device."""
+        """Free the device, and write what the store has yet to write."""

@@ -30,6 +30,7 @@ from .wire import encode_error
 
 _TOUCH = 3600.0  # seconds between touches of the directory's files
 _FAREWELL = 2.0  # seconds for calls in progress to end
+_SAVE = 10.0  # seconds for answers to reach the store
 
 
 def log(text: str) -> None:
@@ -113,22 +114,33 @@ class Host:
             self._touched = time.monotonic()
             self._directory.touch()
         if self._state.state == READY:
-            self._stats.update(streams=self._lifetime.streams)
+            self._update_stats()
             self._stats.write()
 
     def _farewell(self, end: End) -> None:
         if end is End.NOT_READY:
             self._record_failure(EngineStartError(f"{end.value} ({self._config.start_timeout:g} s)"))
-        closer = threading.Thread(target=self._close, daemon=True)
-        closer.start()
-        closer.join(_FAREWELL)
+        closers = [(self._save, _SAVE), (self._close, _FAREWELL)]
+        threads = [(threading.Thread(target=close, daemon=True), seconds) for close, seconds in closers]
+        for thread, _ in threads:
+            thread.start()
+        for thread, seconds in threads:
+            thread.join(seconds)
         if end is End.NO_OWNER and self._directory.is_lock(self._lock):
             self._directory.remove()
         elif end is not End.REMOVED:
             self._directory.socket(self._state.run).unlink(missing_ok=True)
-            self._stats.update(state=ENDED, reason=end.value, streams=0)
+            self._update_stats(state=ENDED, reason=end.value, streams=0)
             self._stats.write()
             self._change_state(state=ENDED, reason=end.value)
+
+    def _update_stats(self, **facts) -> None:
+        store = self._evaluator.store if self._evaluator else None
+        self._stats.update(**{"streams": self._lifetime.streams, "store": store and store.facts(), **facts})
+
+    def _save(self) -> None:
+        if self._evaluator and self._evaluator.store is not None:
+            self._evaluator.store.close()
 
     def _close(self) -> None:
         if self._server:
@@ -161,6 +173,7 @@ class Host:
             "started": self._started,
             "load_seconds": None,
             "streams": 0,
+            "store": None,
             "describe": {},
         }
 

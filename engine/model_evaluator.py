@@ -8,11 +8,13 @@ import numpy as np
 
 from quail_spark.optimizer.plan import OperatorSpec
 
+from .answer_store import open_store
 from .config import EngineConfig
 from .evaluator import Counts
 from .kv import KVNode
 from .memory import AnswerMemory
 from .prefix_tree import Path, build
+from .prompts import PROMPT_VERSION
 from .readout import Readout
 from .rendering import PromptQuestion, Renderer, TokenCache
 from .runner import Runner
@@ -24,7 +26,8 @@ from .windows import split_by_pages
 
 
 class ModelEvaluator:
-    """An `Evaluator` (see evaluator.py). `identity` names the model in the keys of remembered answers."""
+    """An `Evaluator` (see evaluator.py). `identity` names the model's content in the keys of remembered answers
+    (see model_identity.py)."""
 
     def __init__(self, config: EngineConfig, tokens: Tokens, readout: Readout, runner: Runner, identity: str):
         self._config, self.tokens, self.readout, self.runner, self.identity = config, tokens, readout, runner, identity
@@ -32,12 +35,14 @@ class ModelEvaluator:
         self.cache = TokenCache(tokens)
         self.keepers = Keepers(runner)
         pages = runner.page_pool.total_pages
-        self.shared = Shared(AnswerMemory(config.answer_memory), Room(pages * 3 // 4))
+        self.store = open_store(config.answer_store, f"{identity} prompt {PROMPT_VERSION}")
+        self.shared = Shared(AnswerMemory(config.answer_memory, self.store), Room(pages * 3 // 4))
 
     @staticmethod
     def load(config: EngineConfig) -> "ModelEvaluator":
         """Find, read and place the model. Raises ModelError or ConfigError."""
         from .loader import load_model, resolve_checkpoint
+        from .model_identity import model_identity
 
         path = resolve_checkpoint(config.model)
         tokens = Tokens.load(path)
@@ -45,7 +50,8 @@ class ModelEvaluator:
         model = load_model(path, device=config.device, dtype=config.dtype, fp8=config.fp8)
         runner = Runner(model, config, readout.ids)
         model.warm_up(runner)
-        return ModelEvaluator(config, tokens, readout, runner, identity=f"{path} {model.dtype} {model.fp8}")
+        identity = model_identity(path, model.config, model.dtype, model.fp8, readout)
+        return ModelEvaluator(config, tokens, readout, runner, identity)
 
     def open(self, spec: OperatorSpec) -> OperatorSession:
         """Start a stream."""
@@ -62,7 +68,9 @@ class ModelEvaluator:
         }
 
     def close(self) -> None:
-        """Drop all KV."""
+        """Drop all KV, and write what the store has yet to write."""
+        if self.store is not None:
+            self.store.close()
         with self.shared.model_lock:
             self.keepers.drop_all()
 

@@ -23,6 +23,7 @@ from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import OperatorSpec
 from quail_spark.optimizer.template import Literal, parse_template
 
+from .answer_store import open_store
 from .config import EngineConfig
 from .evaluator import Counts
 from .memory import AnswerMemory
@@ -79,6 +80,11 @@ class Script:
                     "for rate, seed and delay_ms, true or false for calls"
                 ) from None
 
+    @property
+    def identity(self) -> str:
+        """All that answers depend on besides template and texts."""
+        return f"{SCHEME}{self.mode} {self.rate} {self.seed} {self.word}"
+
     def answer(self, template: str, texts: Sequence[str]) -> bool:
         """The scripted answer."""
         if self.mode == "hash":
@@ -99,7 +105,8 @@ class ScriptedEvaluator:
 
     def __init__(self, config: EngineConfig):
         self._config, self.script = config, Script(config.model)
-        self._shared = Shared(AnswerMemory(config.answer_memory))
+        self.store = open_store(config.answer_store, self.script.identity)
+        self._shared = Shared(AnswerMemory(config.answer_memory, self.store))
         self.calls: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self.model_calls = 0
 
@@ -119,7 +126,9 @@ class ScriptedEvaluator:
         }
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Write what the store has yet to write."""
+        if self.store is not None:
+            self.store.close()
 
 
 class _ScriptedQuestion(Question):

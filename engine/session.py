@@ -88,6 +88,7 @@ class OperatorSession:
 
     def __init__(self, spec: OperatorSpec, answerer: Answerer, shared: Shared):
         self._spec, self._answerer, self._shared = spec, answerer, shared
+        shared.memory.refresh()
 
     def rows(self, rows: Texts) -> Answers:
         """Answers for each row; kinds `answers` and `filter`."""
@@ -113,6 +114,7 @@ class OperatorSession:
 
     def close(self) -> None:
         """Drop the KV that is kept for a next call."""
+        self._shared.memory.save_soon()
         with self._shared.model_lock:
             self._answerer.keep([])
 

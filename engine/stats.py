@@ -15,6 +15,7 @@ The file, `engine-<run>.stats.json`, holds one object (schema 1; times in second
     load_seconds      from then until the engine was ready
     busy_seconds      wall time in which at least one batch was being answered
     streams           streams open now
+    store             `AnswerStore.facts()`; null without a store
     describe          the evaluator's `describe()` after loading
     operators         {name: totals}; two operators of one name that ask different questions: "name", "name (2)"
       kind, layout, templates   of its specification

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quail_spark.engine.config import FP8_SETTINGS, EngineConfig
+from quail_spark.engine.config import FP8_SETTINGS, EngineConfig, refuse_credentials
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import LAYOUTS
 
@@ -30,6 +30,11 @@ def _seconds(text: str) -> float:
     if not match:
         raise ValueError("a time, such as 90s or 15m")
     return float(match[1]) * {"ms": 0.001, "s": 1, None: 1, "m": 60, "min": 60, "h": 3600}[match[2]]
+
+
+def _location(text: str) -> str:
+    refuse_credentials(text)
+    return text
 
 
 def _whole(text: str) -> int:
@@ -152,6 +157,14 @@ SETTINGS = (
         _whole,
         "Answers the engine remembers, so that equal prompts are computed once; 0: none.",
         "answer_memory",
+    ),
+    Setting(
+        "answerStore",
+        "",
+        _location,
+        "Directory or URI (s3://, gs://, …) where answers are kept as Parquet, so that later queries, and a job that "
+        "starts again, compute only what is new; see answer-store.md. Empty: none.",
+        "answer_store",
     ),
     Setting("engine.idleTimeout", "15m", _seconds, "An engine without work ends after this time.", "idle_timeout"),
     Setting(

@@ -82,7 +82,16 @@ def _engine(engine: dict) -> str:
     busy = f", busy {engine['busy_seconds']:.1f} s" if engine.get("busy_seconds") else ""
     return (
         f"engine on {engine['device']}: {facts.get('model', engine['model'])}, {facts.get('dtype', '?')}{loaded}{busy}"
+        + _store(engine.get("store"))
     )
+
+
+def _store(store: dict | None) -> str:
+    """A line on the answer store, if there is one; failures are not silent."""
+    if not store:
+        return ""
+    lost = f"; {store['failure']} ({store['failures']} times)" if store["failure"] else ""
+    return f"\n    {store['answers']:,} answers in memory of the store {store['location']}, {store['written']:,} written{lost}"
 
 
 def _operator(operator: OperatorReport) -> list[str]:

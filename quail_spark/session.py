@@ -33,7 +33,7 @@ def enable(spark, model: str | None = None, **settings: Any):
     given = _named(settings | ({} if model is None else {"model": model}))
     conf = QuailConf({**_quail_settings(spark), **given})
     if _is_local(spark):
-        given |= _local_model(conf["model"])
+        given |= _local_model(conf["model"]) | _local_store(conf["answerStore"])
     if not hasattr(spark, _STATE):
         setattr(spark, _STATE, {})
     before = getattr(spark, _STATE)
@@ -110,6 +110,13 @@ def _local_model(model: str) -> dict[str, str]:
             "(owner/name), or nothing, after `quail-spark fetch-model`"
         )
     return {}
+
+
+def _local_store(location: str) -> dict[str, str]:
+    """A path that does not depend on the working directory, where driver and workers are one machine."""
+    if not location or "://" in location:
+        return {}
+    return {PREFIX + "answerStore": os.path.abspath(os.path.expanduser(location))}
 
 
 def _use_this_python(spark) -> None:

@@ -90,6 +90,8 @@ class FakeSession:
 
 
 class FakeEvaluator:
+    store = None
+
     def __init__(self, config):
         note(f"load {config.model} {os.getpid()}")
         self.config = config
