@@ -19,6 +19,7 @@ from pathlib import Path
 
 from quail_spark.optimizer.errors import EngineStartError
 
+from .cache import cache_dir
 from .config import EngineConfig
 from .evaluator import Evaluator
 from .lifetime import End, Lifetime
@@ -31,6 +32,9 @@ from .wire import encode_error
 _TOUCH = 3600.0  # seconds between touches of the directory's files
 _FAREWELL = 2.0  # seconds for calls in progress to end
 _SAVE = 10.0  # seconds for answers to reach the store
+# A thread gives the interpreter up at each kernel that it launches; another, laying out the next pass, would hold it for
+# Python's 5 ms each time, and a pass has hundreds of kernels.
+_SWITCH_INTERVAL = 1e-4
 
 
 def log(text: str) -> None:
@@ -184,6 +188,8 @@ def main(arguments: list[str] | None = None, make_evaluator: Callable[[EngineCon
     os.umask(0o077)
     os.set_inheritable(int(lock), False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_dir() / "triton"))  # compiled once a machine
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # kill -USR1 <engine>: what every thread is doing, into the log
     try:

@@ -17,6 +17,7 @@ from .prefix_tree import Path, build
 from .prompts import PROMPT_VERSION
 from .readout import Readout
 from .rendering import PromptQuestion, Renderer, TokenCache
+from .retained import Retained
 from .runner import Runner
 from .scheduler import Scheduler, Task
 from .session import OperatorSession, Request, Shared, Window
@@ -34,6 +35,7 @@ class ModelEvaluator:
         self.scheduler = Scheduler(runner, runner.plan.token_budget)
         self.cache = TokenCache(tokens)
         self.keepers = Keepers(runner)
+        self.retained = Retained(runner.page_pool)
         pages = runner.page_pool.total_pages
         self.store = open_store(config.answer_store, f"{identity} prompt {PROMPT_VERSION}")
         self.shared = Shared(AnswerMemory(config.answer_memory, self.store), Room(pages * 3 // 4))
@@ -65,6 +67,7 @@ class ModelEvaluator:
             "model": self._config.model,
             "chat_template": self.tokens.chat is not None,
             "remembered_answers": len(self.shared.memory),
+            "retained_documents": len(self.retained),
         }
 
     def close(self) -> None:
@@ -73,6 +76,7 @@ class ModelEvaluator:
             self.store.close()
         with self.shared.model_lock:
             self.keepers.drop_all()
+            self.retained.clear()
 
 
 class Keepers:
@@ -126,14 +130,19 @@ class ModelAnswerer:
     def windows(self, pending: list[list[PromptQuestion]]) -> list[Window]:
         if self._spec.kind == "answers":  # everything is asked in one wave
             return [Window(list(range(len(pending))))]
-        return split_by_pages(pending, self._pool, self._room, reorder=self._spec.kind == "filter")
+        least = 1 if self._spec.retain else 2
+        return split_by_pages(pending, self._pool, self._room, self._spec.kind == "filter", least)
 
     def launch(
         self, now: list[PromptQuestion], later: list[PromptQuestion], counts: Counts
     ) -> Callable[[], np.ndarray]:
         needed, wanted = self._keys(now), self._keys(later)
+        if self._spec.retain:
+            wanted |= {question.document_key for question in now}
         self._evaluator.keepers.forget(self)
         self._drop_all_but(needed | wanted)
+        self._take_retained(now)
+        self._evaluator.retained.make_room(self._room)
         self._evaluator.keepers.make_room(self._room)
         counts.recomputed_tokens += self._lost_tokens(now)
         outcome = self._evaluator.scheduler.run(self._tasks(now, wanted))
@@ -158,6 +167,11 @@ class ModelAnswerer:
         else:
             self._evaluator.keepers.forget(self)
 
+    def retain(self, questions: list[PromptQuestion]) -> None:
+        for key in {question.document_key for question in questions}:
+            if key in self._kept:
+                self._evaluator.retained.put(key, self._kept[key])
+
     def give_way(self) -> None:
         """Drop what is kept, for another session; it is computed again when this one needs it."""
         self._drop_all_but(set())
@@ -168,20 +182,28 @@ class ModelAnswerer:
         paths: dict[KVNode | None, list[Path]] = {}
         for index, question in enumerate(questions):
             sections = self._sections(question)
-            start, root = self._deepest_kept(sections)
+            start, root = self._deepest_kept([*sections, (len(question.parts[0]), question.document_key)])
             skip = sum(depth <= start for depth in accumulate(map(len, question.parts)))
             marks = tuple((depth - start, key) for depth, key in sections if depth > start and key in wanted)
             paths.setdefault(root, []).append(Path(question.parts[skip:], marks, index))
         return [Task(node, root) for root, group in paths.items() for node in build(group)]
 
+    def _take_retained(self, questions: list[PromptQuestion]) -> None:
+        """Documents that an earlier operator's session left for this one."""
+        if self._evaluator.retained:
+            for key in {question.document_key for question in questions} - self._kept.keys():
+                if (node := self._evaluator.retained.take(key)) is not None:
+                    self._kept[key] = node
+
     def _sections(self, question: PromptQuestion) -> tuple[tuple[int, bytes], ...]:
-        """With a single predicate nobody needs the document without the frame."""
+        """With a single predicate nobody needs the document without the frame, unless another operator does."""
         if question.sections is None:
             document, frame, _ = map(len, question.parts)
             sections = [(document, question.document_key)] if document else []
             if frame:
                 framed = (document + frame, question.frame_key)
-                sections = [*sections, framed] if len(self._spec.predicates) > 1 else [framed]
+                several = len(self._spec.predicates) > 1 or self._spec.retain
+                sections = [*sections, framed] if several else [framed]
             question.sections = tuple(sections)
         return question.sections
 

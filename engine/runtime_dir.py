@@ -209,8 +209,13 @@ class RuntimeDirectory:
 
 def directories(above: Path) -> Iterator[RuntimeDirectory]:
     """The engine directories of one application (`above` its directory)."""
+    yield from map(RuntimeDirectory, subdirectories(above))
+
+
+def subdirectories(above: Path) -> Iterator[Path]:
+    """In order of their names; none where `above` is not there."""
     with suppress(OSError):
-        yield from (RuntimeDirectory(path) for path in sorted(above.iterdir()) if path.is_dir())
+        yield from (path for path in sorted(above.iterdir()) if path.is_dir())
 
 
 def remove_abandoned(keep: RuntimeDirectory) -> None:

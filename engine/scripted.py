@@ -169,3 +169,6 @@ class _ScriptedAnswerer:
 
     def keep(self, questions: list[Question]) -> None:
         """Nothing is kept."""
+
+    def retain(self, questions: list[Question]) -> None:
+        """Nothing is kept."""

@@ -50,6 +50,9 @@ class Answerer(Protocol):
     def keep(self, questions: list[Question]) -> None:
         """Drop all KV but what these questions can use. Called under the model lock."""
 
+    def retain(self, questions: list[Question]) -> None:
+        """Leave the KV of these questions' documents to the session that asks next. Called under the model lock."""
+
 
 class Window(NamedTuple):
     """Items that are in work at the same time, and the KV pages that they hold from wave to wave."""
@@ -159,12 +162,16 @@ class OperatorSession:
         """Answer the items of one window, wave by wave; then drop the KV that is not kept for the next call."""
         sheet.remember(self._shared.memory.find({q.key for item in window for q in sheet.open(item)}))
         remaining: list[Question] = []
+        passed: list[Question] = []
         try:
             while wave := {q.key: q for item in window for q in sheet.next(item)}:
                 self._wave(sheet, window, wave, kept)
             remaining = kept
+            if self._spec.retain:
+                passed = [q for item in window for q in sheet.passed(item)]
         finally:
             with self._shared.model_lock:
+                self._answerer.retain(passed)
                 self._answerer.keep(remaining)
 
     def _wave(self, sheet: Sheet, window: list[int], wave: dict[bytes, Question], kept: list[Question]) -> None:

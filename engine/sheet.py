@@ -85,6 +85,10 @@ class Sheet:
             pending.clear()
         return [self._questions[item][p] for p in (pending[:1] if self._leaves else pending)]
 
+    def passed(self, item: int) -> list[Question]:
+        """The questions of an item that got TRUE from all its predicates; none of another."""
+        return self._questions[item] if (self._codes[item] == TRUE).all() else []
+
     def remember(self, margins: dict[bytes, float]) -> None:
         """Take over remembered answers."""
         self._known.update(margins)

@@ -37,7 +37,7 @@ from quail_spark.optimizer.plan import OperatorSpec
 
 from .evaluator import Answers, Counts
 from .processes import ProcessId, is_alive
-from .runtime_dir import application_directory, directories, read_json, write_json
+from .runtime_dir import application_directory, directories, read_json, root, subdirectories, write_json
 
 SCHEMA = 1
 _COUNTS = tuple(field.name for field in fields(Counts))
@@ -128,15 +128,23 @@ def read_stats(application: str) -> list[dict]:
     Engines that ended or were killed are among them until the application ends. Each is the object described above
     and `alive`, whether that engine still runs.
     """
-    found = []
-    for directory in directories(application_directory(application)):
+    return sorted(_read(application_directory(application)), key=lambda stats: stats["started"])
+
+
+def read_all_stats() -> list[dict]:
+    """The same for every application of this user on this machine."""
+    found = (stats for application in subdirectories(root()) for stats in _read(application))
+    return sorted(found, key=lambda stats: stats["started"])
+
+
+def _read(application: Path) -> Iterator[dict]:
+    for directory in directories(application):
         state = directory.state()
         for path in directory.path.glob("engine-*.stats.json"):
             stats = read_json(path)
             if stats and stats.get("schema") == SCHEMA:
                 process = state.process if state and state.run == stats["run"] and stats["state"] != "ended" else None
-                found.append({**stats, "alive": process is not None and is_alive(ProcessId(*process))})
-    return sorted(found, key=lambda stats: stats["started"])
+                yield {**stats, "alive": process is not None and is_alive(ProcessId(*process))}
 
 
 def total_operators(stats: Iterable[dict]) -> dict[str, dict]:

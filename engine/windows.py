@@ -10,13 +10,15 @@ from .rendering import PromptQuestion
 from .session import Window
 
 
-def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: int, reorder: bool) -> list[Window]:
+def split_by_pages(
+    pending: list[list[PromptQuestion]], pool: PagePool, room: int, reorder: bool, least: int = 2
+) -> list[Window]:
     """Groups of items (indices into `pending`) whose recurring documents fit into `room` pages together.
 
     `reorder`: take items by their documents, so that those which share a prefix come together; then the prefix takes
-    pages once. A document larger than `room` is a group of its own.
+    pages once. A document larger than `room` is a group of its own. Documents recur from `least` questions on.
     """
-    documents = [recurring_documents(questions) for questions in pending]
+    documents = [recurring_documents(questions, least) for questions in pending]
     distinct = {key: ids for item in documents for key, ids in item.items()}
     most = sum(pool.pages_for(len(ids)) for ids in distinct.values())
     if most <= room:
@@ -42,7 +44,7 @@ def split_by_pages(pending: list[list[PromptQuestion]], pool: PagePool, room: in
     return [*windows, Window(items, used)]
 
 
-def recurring_documents(questions: list[PromptQuestion]) -> dict[bytes, np.ndarray]:
-    """Token ids of the documents that more than one of an item's questions is about, by key."""
+def recurring_documents(questions: list[PromptQuestion], least: int = 2) -> dict[bytes, np.ndarray]:
+    """Token ids of the documents that at least `least` of an item's questions are about, by key."""
     times = Counter(question.document_key for question in questions)
-    return {q.document_key: q.parts[0] for q in questions if times[q.document_key] > 1}
+    return {q.document_key: q.parts[0] for q in questions if times[q.document_key] >= least}

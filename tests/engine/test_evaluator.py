@@ -1,105 +1,25 @@
 """The model evaluator against an oracle that runs every prompt whole and alone through transformers in float32."""
 
 import random
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from evaluators import CONTEXT, check_no_leak, predicate
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.factory import make_evaluator
-from quail_spark.engine.loader import load_model
-from quail_spark.engine.model_evaluator import ModelEvaluator
-from quail_spark.engine.prompts import Control, lay_out
-from quail_spark.engine.readout import FALSE_FORMS, TRUE_FORMS, Readout
-from quail_spark.engine.runner import Pass, Runner
-from quail_spark.engine.tokens import Tokens
+from quail_spark.engine.runner import Pass
 from quail_spark.optimizer.errors import QuailError
-from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, Argument, OperatorSpec, Predicate
-from quail_spark.optimizer.template import Placeholder
+from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, OperatorSpec, Predicate
 
 TOLERANCE = 2e-3  # of margins, which are of order 1
-CONTEXT = 256
 # (token budget, KV bytes): roomy; KV for 256 tokens; passes of 40 tokens as well
 BUDGETS = [(4096, 64 << 20), (4096, 1 << 20), (40, 1 << 20)]
-
-
-class Oracle:
-    """Margins and lengths of prompts, one whole prompt at a time."""
-
-    def __init__(self, checkpoint):
-        from transformers import AutoModelForCausalLM
-
-        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-        self.tokens = Tokens.load(checkpoint)
-        self.forms = [
-            [i for form in forms if (i := self.tokens.single(form)) is not None] for forms in (TRUE_FORMS, FALSE_FORMS)
-        ]
-        self.margins: dict[tuple[int, ...], float] = {}
-
-    def sections(self, predicate: Predicate, layout: str, texts: dict[int, str]) -> list[list[int]]:
-        prompt = lay_out(predicate, layout, self.tokens.chat)
-        return [
-            [id_ for part in section for id_ in self.part(part, texts)]
-            for section in (prompt.document, prompt.frame, prompt.rest)
-        ]
-
-    def part(self, part, texts: dict[int, str]) -> list[int]:
-        if isinstance(part, Control):
-            return self.tokens.encode_control(part.text).tolist()
-        text = texts[part.index] if isinstance(part, Placeholder) else part.text
-        return self.tokens.encode([text])[0].tolist()
-
-    def ids(self, predicate: Predicate, layout: str, texts: dict[int, str]) -> tuple[int, ...]:
-        return tuple(id_ for section in self.sections(predicate, layout, texts) for id_ in section)
-
-    def margin(self, ids: tuple[int, ...]) -> float:
-        if ids not in self.margins:
-            with torch.inference_mode():
-                shares = self.model(torch.tensor([ids])).logits[0, -1].double().softmax(0)
-            true, false = (shares[forms].sum() for forms in self.forms)
-            self.margins[ids] = float((true / false).log())
-        return self.margins[ids]
-
-
-@pytest.fixture(scope="module")
-def oracle(tiny_checkpoint):
-    torch.set_num_threads(1)
-    return Oracle(tiny_checkpoint)
-
-
-@pytest.fixture(scope="module")
-def parts(tiny_checkpoint):
-    """Tokens, readout and weights, read once."""
-    tokens = Tokens.load(tiny_checkpoint)
-    return tokens, Readout.of(tokens), load_model(tiny_checkpoint, dtype="float32")
-
-
-@pytest.fixture
-def evaluator_of(parts):
-    """Makes evaluators, and checks at the end that no page has leaked."""
-    made = []
-    tokens, readout, model = parts
-
-    def make(budget: int = 4096, kv_bytes: int = 64 << 20, **more) -> ModelEvaluator:
-        settings = dict(threads=1, max_context=CONTEXT, page_size=4, token_budget=budget, kv_bytes=kv_bytes)
-        config = EngineConfig("tiny", **settings | more)
-        made.append(ModelEvaluator(config, tokens, readout, Runner(model, config, readout.ids), "tiny"))
-        return made[-1]
-
-    yield make
-    for evaluator in made:
-        evaluator.close()
-        check_no_leak(evaluator)
-
-
-def check_no_leak(evaluator):
-    assert evaluator.runner.page_pool.free_pages == evaluator.runner.page_pool.total_pages
-
-
-def predicate(template: str, *columns: int, partner: tuple[int, ...] = (), **more) -> Predicate:
-    return Predicate(template, tuple(Argument(c, i in partner) for i, c in enumerate(columns)), **more)
 
 
 FIRST = predicate("{0} asks for a refund", 0)
@@ -134,7 +54,7 @@ def random_rows(rng: random.Random, count: int, columns: int = 2) -> list[list[s
 class Checker:
     """Compares answers with the oracle. `asked` collects the distinct prompts that had to be answered."""
 
-    def __init__(self, oracle: Oracle, spec: OperatorSpec):
+    def __init__(self, oracle, spec: OperatorSpec):
         self.oracle, self.spec = oracle, spec
         self.asked: set[tuple[int, ...]] = set()
 

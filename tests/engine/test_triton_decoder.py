@@ -95,6 +95,7 @@ def test_an_fp8_checkpoint_without_fp8_products(tmp_path):
     check(*both(tmp_path), PLAIN, 60)
 
 
+@pytest.mark.skipif(not ON_CARD, reason="the interpreter takes long, and compiles nothing")
 def test_warm_up_leaves_nothing(tmp_path):
     write_random_checkpoint(SHAPES["qwen3"] | {"num_hidden_layers": 2}, tmp_path)
     run = runner(tmp_path, DEVICE, HALF)

@@ -1,0 +1,50 @@
+"""Documents whose KV a later operator of the plan will need: a join's anchors after a filter, or after another join."""
+
+from collections.abc import Callable
+
+from .kv import KVNode, PagePool
+
+SLOW_DOWN = 1 / 16_000  # attention makes a token behind this many others cost about twice
+
+
+class Retained:
+    """KV by document key, shared by all sessions of an evaluator. Used under the model lock.
+
+    A session whose operator retains puts documents here; the session that asks about one takes it. When pages run out,
+    what costs least to compute again for each page goes first.
+    """
+
+    def __init__(self, pool: PagePool, gone: Callable[[bytes], None] = lambda key: None):
+        """`gone` is told the keys of documents that were dropped for lack of pages."""
+        self._pool, self._gone = pool, gone
+        self._nodes: dict[bytes, KVNode] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def put(self, key: bytes, node: KVNode) -> None:
+        """Keep another reference of `node`."""
+        if key not in self._nodes:
+            self._nodes[key] = node.retain()
+
+    def take(self, key: bytes) -> KVNode | None:
+        """The node, whose reference becomes the caller's."""
+        return self._nodes.pop(key, None)
+
+    def make_room(self, pages: int) -> None:
+        """Drop documents, the cheapest first, until `pages` are free or none is left."""
+        for key in sorted(self._nodes, key=lambda key: _worth(self._nodes[key])):
+            if self._pool.free_pages >= pages:
+                return
+            self._nodes.pop(key).release()
+            self._gone(key)
+
+    def clear(self) -> None:
+        """Drop all."""
+        while self._nodes:
+            self._nodes.popitem()[1].release()
+
+
+def _worth(node: KVNode) -> float:
+    """Cost of computing a node again by the pages it takes: more tokens a page and a longer way behind make it dearer."""
+    return node.tokens / len(node.pages) * (1 + node.length * SLOW_DOWN)

@@ -1,0 +1,129 @@
+"""On a GPU: whole models against transformers' own forward, number types and shapes as in practice."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from emulated import reference_model
+
+from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.loader import load_model
+from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
+from quail_spark.engine.runner import Runner, Segment
+from quail_spark.optimizer.errors import ConfigError
+
+IDS = (20611, 8214, 2514, 3007, 30351, 7833, 4049, 3557)
+# Largest difference of a logit, in units of the logits' spread, to transformers in float32 on the same weights; with
+# FP8, transformers' layers quantise weights and activations in the same way.
+TOLERANCE = {None: 0.03, "row": 0.08, "block": 0.08}
+CASES = [
+    ("qwen3-4b", 4, False, "off"),
+    ("qwen3-4b", 4, True, "row"),
+    ("qwen3-4b", 4, True, "block"),
+    ("qwen3-4b", 4, True, "off"),
+    ("qwen2.5-0.5b", 2, False, "off"),
+    ("qwen2.5-7b", 2, True, "row"),
+    ("llama-3.2-1b", 2, False, "off"),
+    ("llama-3.2-1b", 2, True, "block"),
+]
+
+
+def runner(directory: Path, fp8: str, device: str = "cuda:0", **settings) -> Runner:
+    config = EngineConfig(str(directory), device=device, fp8=fp8, kv_bytes=2 << 30, token_budget=8192, **settings)
+    return Runner(load_model(directory, device=device, fp8=fp8), config, IDS)
+
+
+def prompts(rng, vocab: int) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Documents, and for each the questions behind it."""
+    documents = [rng.integers(0, vocab, n).astype(np.int32) for n in (3, 63, 64, 300, 700, 1500)]
+    return documents, [[rng.integers(0, vocab, n).astype(np.int32) for n in (1, 9, 30)] for _ in documents]
+
+
+def packed(run: Runner, documents, questions) -> np.ndarray:
+    segments = [Segment(np.concatenate([d, q])) for d, asked in zip(documents, questions, strict=True) for q in asked]
+    return run.run(segments)[0]
+
+
+def alone(run: Runner, documents, questions) -> np.ndarray:
+    pairs = [np.concatenate([d, q]) for d, asked in zip(documents, questions, strict=True) for q in asked]
+    return np.concatenate([run.run([Segment(tokens)])[0] for tokens in pairs])
+
+
+def behind_kept(run: Runner, documents, questions) -> np.ndarray:
+    _, nodes = run.run([Segment(d, keep=len(d), answer=False) for d in documents])
+    logits, _ = run.run([Segment(q, node) for node, asked in zip(nodes, questions, strict=True) for q in asked])
+    for node in nodes:
+        node.release()
+    return logits
+
+
+def margins(logits: np.ndarray) -> np.ndarray:
+    return np.logaddexp.reduce(logits[:, :4], 1) - np.logaddexp.reduce(logits[:, 4:], 1)
+
+
+@pytest.mark.parametrize(("shape", "layers", "fp8_checkpoint", "fp8"), CASES)
+def test_against_transformers(shape, layers, fp8_checkpoint, fp8, tmp_path):
+    config = SHAPES[shape] | {"num_hidden_layers": layers}
+    write_random_checkpoint(config, tmp_path, fp8=fp8_checkpoint, seed=7, device="cuda:0")
+    rng = np.random.default_rng()
+    documents, questions = prompts(rng, config["vocab_size"])
+    run = runner(tmp_path, fp8)
+    model = reference_model(tmp_path, run.model.fp8, "cuda:0")
+    flat = [np.concatenate([d, q]) for d, asked in zip(documents, questions, strict=True) for q in asked]
+    with torch.inference_mode():
+        want = np.stack(
+            [
+                model(torch.from_numpy(t.astype(np.int64))[None].cuda(), logits_to_keep=1)
+                .logits[0, -1, list(IDS)]
+                .cpu()
+                for t in flat
+            ]
+        )
+    spread, tolerance = want.std(), TOLERANCE[run.model.fp8]
+    for way in (packed, alone, behind_kept):
+        got = way(run, documents, questions)
+        worst = np.abs(got - want).max() / spread
+        print(
+            f"{shape} {run.model.fp8} {way.__name__}: largest logit difference {worst:.4f} of the spread {spread:.2f}"
+        )
+        assert worst < tolerance
+        clear = np.abs(margins(want)) > 2 * tolerance * spread
+        assert clear.sum() > len(clear) // 3
+        assert ((margins(got) > 0) == (margins(want) > 0))[clear].all()
+    assert run.page_pool.free_pages == run.page_pool.total_pages
+
+
+def test_settings_that_the_card_refuses(tmp_path):
+    write_random_checkpoint(SHAPES["qwen3-0.6b"] | {"num_hidden_layers": 1}, tmp_path, device="cuda:0")
+    with pytest.raises(ConfigError, match=r"asks for 4000\.0 GiB"):
+        config = EngineConfig(str(tmp_path), device="cuda:0", kv_bytes=4000 << 30)
+        Runner(load_model(tmp_path, device="cuda:0"), config, IDS)
+    with pytest.raises(ConfigError, match=f"this machine has {torch.cuda.device_count()} CUDA devices"):
+        load_model(tmp_path, device="cuda:99")
+    with pytest.raises(ConfigError, match=r"engine\.fp8 is 'row'; accepted on cuda:0 with float16: auto, off"):
+        load_model(tmp_path, device="cuda:0", dtype="float16", fp8="row")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_two_devices_share_nothing(tmp_path):
+    """Two runners at the same time, on threads whose current device is another: the same answers, and memory apart."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    write_random_checkpoint(SHAPES["qwen3-4b"] | {"num_hidden_layers": 4}, tmp_path, fp8=True, device="cuda:0")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(0)
+    second = runner(tmp_path, "row", "cuda:1")
+    assert torch.cuda.memory_allocated(0) == before
+    first = runner(tmp_path, "row", "cuda:0")
+    work = [prompts(np.random.default_rng(seed), 151936) for seed in range(6)]
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.map(lambda w, r=r: behind_kept(r, *w), work) for r in (first, second)]
+        for a, b in zip(*results, strict=True):
+            np.testing.assert_array_equal(a, b)
