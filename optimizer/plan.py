@@ -92,4 +92,6 @@ class OperatorSpec:
             )
             for p in raw["predicates"]
         )
-        return OperatorSpec(raw["name"], raw["kind"], predicates, raw["layout"], raw["version"], raw.get("retain", False))
+        return OperatorSpec(
+            raw["name"], raw["kind"], predicates, raw["layout"], raw["version"], raw.get("retain", False)
+        )

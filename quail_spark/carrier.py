@@ -29,13 +29,13 @@ def ai_if(calls: Iterator[tuple[pd.DataFrame, ...]]) -> Iterator[pd.Series]:
 
     NULL where the template or an argument that it uses is NULL. Rows that can't be answered: see failed_rows.py.
     """
-    task = _Task()
-    for question, run in groupby(map(_read, calls), key=lambda batch: batch.question):
-        if question is not None:
-            yield from task.stream(question, run)
-        else:
-            yield from map(task.mixed, run)
-    task.finish()
+    yield from map(_series, _Task().answers(map(_read, calls)))
+
+
+def ai_if_details(calls: Iterator[tuple[pd.DataFrame, ...]]) -> Iterator[pd.DataFrame]:
+    """The same as a struct of `value` and `error`: why a row can't be answered, which then is no error of the query."""
+    for answers in _DetailedTask().answers(map(_read, calls)):
+        yield pd.DataFrame(answers, columns=["value", "error"], dtype=object)
 
 
 class _Question(NamedTuple):
@@ -82,6 +82,8 @@ def _options(given) -> tuple[tuple[str, str], ...]:
 class _Task:
     """The questions of one task, and its engine from the first of them on."""
 
+    _null = None  # the value where the template is NULL
+
     def __init__(self):
         self._failed: dict[_Question, FailedRows] = {}
 
@@ -97,36 +99,46 @@ class _Task:
 
         return task_settings()[0]
 
-    def stream(self, question: _Question, batches: Iterable[_Batch]) -> Iterator[pd.Series]:
+    def answers(self, batches: Iterable[_Batch]) -> Iterator[list]:
+        """The values of each batch."""
+        for question, run in groupby(batches, key=lambda batch: batch.question):
+            if question is not None:
+                yield from self._stream(question, run)
+            else:
+                yield from map(self._mixed, run)
+        self._finish()
+
+    def _stream(self, question: _Question, batches: Iterable[_Batch]) -> Iterator[list]:
         """Answer batches of one question. A few are on their way to the engine at any time."""
         spec = self._spec(question)
-        failed = self._failed.setdefault(question, FailedRows(self._conf["onError"], spec))
         waiting: deque[_Batch] = deque()
-        values: list[bool | None] = []
+        values: list = []
         for answers in self._engine.rows(spec, self._messages(batches, waiting)):
-            self._check(failed, answers, spec, waiting[0].rows, len(values))
-            values += map(_ANSWER.get, answers.codes[:, 0].tolist())
+            self._check(question, spec, answers, waiting[0].rows, len(values))
+            values += self._values(answers)
             if len(values) == len(waiting[0].rows):
-                yield _series(values)
+                yield values
                 waiting.popleft()
                 values = []
 
-    def mixed(self, batch: _Batch) -> pd.Series:
+    def _mixed(self, batch: _Batch) -> list:
         """Answer a batch in which templates or options differ from row to row."""
         places: dict[_Question, list[int]] = {}
         for place, question in enumerate(batch.questions):
             if question is not None:
                 places.setdefault(question, []).append(place)
-        values: list[bool | None] = [None] * len(batch.rows)
+        values: list = [self._null] * len(batch.rows)
         for question, own in places.items():
             part = _Batch([question] * len(own), [batch.rows[place] for place in own])
-            for series in self.stream(question, [part]):
-                for place, value in zip(own, series.tolist(), strict=True):
+            for found in self._stream(question, [part]):
+                for place, value in zip(own, found, strict=True):
                     values[place] = value
-        return _series(values)
+        return values
 
-    def finish(self) -> None:
-        """After the last row."""
+    def _values(self, answers: Answers) -> Iterable:
+        return map(_ANSWER.get, answers.codes[:, 0].tolist())
+
+    def _finish(self) -> None:
         for failed in self._failed.values():
             failed.finish()
 
@@ -139,13 +151,26 @@ class _Task:
         options = parse_options(dict(question.options))
         arguments = tuple(map(Argument, range(question.arguments)))
         anchor = anchor_placeholders(options.anchor, question.arguments)
-        predicate = Predicate(question.template, arguments, anchor, options.selectivity)
+        predicate = Predicate(question.template, arguments, anchor, options.selectivity, options.max_error_ratio)
         return OperatorSpec(f"ai_if: {question.template}", "answers", (predicate,), self._conf["prompt.layout"])
 
-    @staticmethod
-    def _check(failed: FailedRows, answers: Answers, spec: OperatorSpec, rows: Texts, start: int) -> None:
+    def _check(self, question: _Question, spec: OperatorSpec, answers: Answers, rows: Texts, start: int) -> None:
+        failed = self._failed.setdefault(question, FailedRows(self._conf["onError"], spec))
         used = spec.predicates[0].used
         failed.check(answers, lambda item, _: rows[start + item][used[0]] if used else "")
+
+
+class _DetailedTask(_Task):
+    """Values are (answer, why there is none)."""
+
+    _null = (None, None)
+
+    def _values(self, answers: Answers) -> Iterable:
+        errors = {item: message for item, _, message in answers.errors}
+        return [(_ANSWER.get(code), errors.get(item)) for item, code in enumerate(answers.codes[:, 0].tolist())]
+
+    def _check(self, *_) -> None:
+        """A failure is a value."""
 
 
 def _series(values: list[bool | None]) -> pd.Series:

@@ -37,7 +37,8 @@ def ai_if(prompt: Column, **options: float | str | int | Iterable[int]) -> Colum
     """Whether the model answers TRUE to `prompt(…)`: a boolean column, NULL where a column it uses is NULL.
 
     Options: `selectivity`, the expected share of TRUE (0..1); `anchor`, what a join keeps of a row's KV, as a table's
-    alias or the number(s) of placeholders. Raises ConfigError for others.
+    alias or the number(s) of placeholders; `max_error_ratio`, the share of a task's rows (0..1) that may be NULL because
+    they can't be answered. Raises ConfigError for others.
     """
     if not isinstance(prompt, Column):
         raise PromptError(f"ai_if() got {prompt!r}; accepted: prompt('… {{0}} …', column, …)")
@@ -54,6 +55,15 @@ def ai_if_udf():
     from .carrier import ai_if
 
     return pandas_udf(ai_if, "boolean")
+
+
+def ai_if_details_udf():
+    """The carrier that also says why a row can't be answered."""
+    from pyspark.sql.functions import pandas_udf
+
+    from .carrier import ai_if_details
+
+    return pandas_udf(ai_if_details, "value boolean, error string")
 
 
 def _option_text(value) -> str:

@@ -21,10 +21,12 @@ def plan_filter(planning: Planning, node: JavaObject, required: set[int] | None)
             calls.append(call)
         else:
             rest.append(condition)
+    if rest:
+        many = "a condition" if len(rest) == 1 else f"{len(rest)} conditions"
+        planning.note(f"{many} with an AI call inside OR, NOT, CASE or another expression, by UDF")
     if not calls:
         return node
     if rest:
-        planning.note(f"{len(rest)} condition(s) with an AI call inside OR, NOT, CASE or another expression")
         required = None if required is None else required | planning.references(rest)
     child = planning.catalyst.filter(relational, node.child())
     return planning.catalyst.filter(rest, ai_filter(planning, calls, child, required))
@@ -43,6 +45,7 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
             tuple(Argument(columns.text(argument)) for argument in call.arguments),
             anchor_placeholders(call.options.anchor, len(call.arguments)),
             call.options.selectivity,
+            call.options.max_error_ratio,
         )
         for call in calls
     )

@@ -12,7 +12,7 @@ from .conf import PREFIX, SETTINGS, QuailConf
 from .engines import OUTSIDE_SQL, propagate
 from .sql import rewrite
 
-FUNCTIONS = ("ai_if", "ai_filter", "prompt")
+FUNCTIONS = ("ai_if", "ai_filter", "ai_if_details", "prompt")
 _STATE = "_quail_spark_before"  # on the session: the settings that `disable` restores
 _PROGRESS = "_quail_spark_progress"  # on the session: its progress line
 _KEYWORDS = {re.sub(r"([A-Z])", r"_\1", s.name).replace(".", "_").lower(): s.name for s in SETTINGS}
@@ -25,7 +25,7 @@ def enable(spark, model: str | None = None, **settings: Any):
     the model that `quail-spark fetch-model` brought. `settings` are the other `spark.quail.*`, written as `on_error="null"`,
     `engine_token_budget=8192`, `optimizer_enabled=False`; `spark.conf.set` changes them later.
 
-    Registers the functions `ai_if`, `ai_filter` and `prompt`, so that they also work in views and `expr()`. On a local
+    Registers the functions `ai_if`, `ai_filter`, `ai_if_details` and `prompt`, so that they also work in views and `expr()`. On a local
     master Spark's Python workers are this interpreter unless $PYSPARK_PYTHON or spark.pyspark.python say otherwise.
     With Spark Connect all works but the planner: AI calls run as UDFs.
     Raises ConfigError for an unknown or bad setting, ModelError for a model that is not there (on a local master).
@@ -128,23 +128,23 @@ def _use_this_python(spark) -> None:
 def _register(spark) -> None:
     from pyspark.sql.udf import UserDefinedFunction
 
-    from .functions import ai_if_udf
+    from .functions import ai_if_details_udf, ai_if_udf
     from .jvm import new_instance
 
-    carrier = ai_if_udf()
-    udf = UserDefinedFunction(carrier.func, carrier.returnType, name="ai_if", evalType=carrier.evalType)
-    for name in ("ai_if", "ai_filter"):  # in plans both are ai_if
-        spark._jsparkSession.udf().registerPython(name, udf._judf)
+    for names, carrier in ((("ai_if", "ai_filter"), ai_if_udf()), (("ai_if_details",), ai_if_details_udf())):
+        udf = UserDefinedFunction(carrier.func, carrier.returnType, name=names[0], evalType=carrier.evalType)
+        for name in names:  # in plans ai_filter is ai_if
+            spark._jsparkSession.udf().registerPython(name, udf._judf)
     registry = spark._jsparkSession.sessionState().functionRegistry()
     registry.createOrReplaceTempFunction("prompt", new_instance(spark, "PromptBuilder"), "scala_udf")
 
 
 def _register_connect(spark) -> None:
     """`prompt` can't be registered without the JVM: the front end writes out what it stands for."""
-    from .functions import ai_if_udf
+    from .functions import ai_if_details_udf, ai_if_udf
 
-    for name in ("ai_if", "ai_filter"):
-        spark.udf.register(name, ai_if_udf())
+    for name, carrier in (("ai_if", ai_if_udf()), ("ai_filter", ai_if_udf()), ("ai_if_details", ai_if_details_udf())):
+        spark.udf.register(name, carrier)
 
 
 def _wrap_sql(spark) -> None:

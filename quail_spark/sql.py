@@ -4,13 +4,16 @@ Works on tokens, so strings, comments and quoted names are never touched, and th
 """
 
 import re
+import warnings
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import partial
 
 from quail_spark.optimizer.errors import SqlError
 
 from .anchors import anchor_text
-from .sql_options import options_sql
+from .sql_options import IGNORED, MAX_ERROR_RATIO, SILENT, options_sql
+from .sql_prompt import is_literal, parts_sql, prompt_parts
 from .sql_template import ColumnName, Edit, apply_edits, column_sql, read_literal, split_name
 from .sql_tokens import Range, Tokens, tokenize
 
@@ -24,8 +27,9 @@ NOT_YET = (
     ("AI", "GENERATE_BOOL"),
     ("AI_QUERY",),
 )
+DETAILED = (("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))  # with TRUE behind the prompt: struct(value, error)
 ACCEPTED = (
-    "AI.IF(PROMPT('… {0} …', column, …)) or AI.IF(PROMPT('… {table.column} …')), "
+    "AI.IF(PROMPT('… {0} …', column, …)), AI.IF(PROMPT('… {table.column} …')), AI.IF(('…', column, …)), AI.IF('…' || column), "
     "each with options such as {'selectivity': 0.1} behind the prompt if wanted; AI_IF and AI_FILTER are the same"
 )
 _MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
@@ -37,8 +41,8 @@ def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | 
 
     `inline_prompt` writes prompt(…) as the expression it stands for, for sessions in which the name is not registered.
     `formatted` names the arguments of Python's formatter where it runs over the result (`spark.sql(text, name=…)`).
-    Raises SqlError for a form that is not accepted, PromptError for a placeholder, ConfigError for an option; each says
-    the line and column.
+    Warns of arguments that have no meaning here. Raises SqlError for a form that is not accepted, PromptError for a
+    placeholder, ConfigError for an option; each says the line and column.
     """
     if not _MENTION.search(sql):
         return sql
@@ -46,10 +50,56 @@ def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | 
     if tokens is None:
         return sql
     edits: list[Edit] = []
+    ignored: list[str] = []
+    done = 0
     for index in range(len(tokens)):
-        if name := _call_at(tokens, index):
-            edits += _call_edits(tokens, index, index + 2 * len(name) - 1, inline_prompt, formatted)
+        if index >= done and (name := _call_at(tokens, index)):
+            call = _Call(tokens, name, index, index + 2 * len(name) - 1)
+            edits += _call_edits(call, inline_prompt, formatted)
+            ignored += call.ignored
+            done = call.written_until
+    if ignored:
+        names = ", ".join(dict.fromkeys(ignored))
+        warnings.warn(f"ignored in AI calls, which a local model answers: {names}", stacklevel=2)
     return apply_edits(sql, edits)
+
+
+@dataclass
+class _Call:
+    """An AI call; `first` is its first token, `opening` its bracket. Tokens before `written_until` need no more edits."""
+
+    tokens: Tokens
+    name: tuple[str, ...]
+    first: int
+    opening: int
+    prompt: Range | None = None
+    options: Range | None = None
+    named: list[tuple[str, Range]] = field(default_factory=list)
+    detailed: bool = False
+    ignored: list[str] = field(default_factory=list)
+    written_until: int = 0
+
+    def read_arguments(self) -> bool:
+        """Sort the arguments. False when there is one too many, or one of an unknown kind."""
+        for number, (first, last) in enumerate(self.tokens.arguments(self.opening)):
+            name = self.tokens.upper(first) if self.tokens.upper(first + 1) == "=>" else ""
+            if first == last:
+                return False
+            if (number == 0 and not name) or name == "PROMPT":
+                self.prompt, known = (first + 2 if name else first, last), self.prompt is None
+            elif name == MAX_ERROR_RATIO.upper():
+                self.named.append((MAX_ERROR_RATIO, (first + 2, last)))
+                known = True
+            elif name in IGNORED + SILENT:
+                self.ignored += [name.lower()] if name in IGNORED else []
+                known = True
+            elif not name and last == first + 1 and self.tokens.upper(first) in ("TRUE", "FALSE"):
+                self.detailed, known = self.tokens.upper(first) == "TRUE", self.name in DETAILED
+            else:
+                self.options, known = (first, last), not name and self.options is None
+            if not known:
+                return False
+        return self.prompt is not None and self.prompt[0] < self.prompt[1]
 
 
 def _call_at(tokens: Tokens, index: int) -> tuple[str, ...] | None:
@@ -74,26 +124,41 @@ def _dotted(name: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(".".join(name).replace(".", " . ").split())
 
 
-def _call_edits(
-    tokens: Tokens, first: int, opening: int, inline_prompt: bool, formatted: Collection[str] | None
-) -> list[Edit]:
-    arguments = tokens.arguments(opening)
-    prompt = _prompt_word(tokens, arguments[0]) if arguments else None
-    if prompt is None or len(arguments) > 2 or any(first == last for first, last in arguments):
-        call = tokens.sql[tokens[first].start : tokens[tokens.closing[opening]].end]
+def _call_edits(call: _Call, inline_prompt: bool, formatted: Collection[str] | None) -> list[Edit]:
+    tokens, opening = call.tokens, call.opening
+    readable = call.read_arguments()
+    word = _prompt_word(tokens, call.prompt) if readable else None
+    parts = prompt_parts(tokens, call.prompt) if readable and word is None else None
+    if word is None and parts is None:
+        source = tokens.sql[tokens[call.first].start : tokens[tokens.closing[opening]].end]
         raise SqlError(
-            f"{call if len(call) < 100 else call[:100] + '…'} ({tokens.position(tokens[first].start)} of the SQL) "
-            f"is a form that is not supported; accepted: {ACCEPTED}"
+            f"{source if len(source) < 100 else source[:100] + '…'} ({tokens.position(tokens[call.first].start)} of the "
+            f"SQL) is a form that is not supported; accepted: {ACCEPTED}"
         )
-    edits = [(tokens[first].start, tokens[opening - 1].end, "ai_if")]
-    edits.append((tokens[arguments[0][0]].start, tokens[prompt].end, "named_struct" if inline_prompt else "prompt"))
-    prompt_edits, columns = _prompt_edits(tokens, prompt + 1, inline_prompt, formatted)
-    edits += prompt_edits
-    if len(arguments) == 2:
-        span = arguments[1]
-        text = options_sql(tokens, span, partial(_anchor_numbers, columns))
-        edits.append((tokens[span[0]].start, tokens[span[1] - 1].end, text))
-    return edits
+    edits = [(tokens[call.first].start, tokens[opening - 1].end, "ai_if_details" if call.detailed else "ai_if")]
+    begin = tokens[tokens.arguments(opening)[0][0]].start
+    if word is not None:
+        edits.append((begin, tokens[word].end, "named_struct" if inline_prompt else "prompt"))
+        prompt_edits, columns = _prompt_edits(tokens, word + 1, inline_prompt, formatted)
+        edits += prompt_edits
+    else:
+        again = partial(rewrite, inline_prompt=inline_prompt, formatted=formatted)
+        text = parts_sql(tokens, parts, inline_prompt, formatted, again)
+        edits.append((begin, tokens[call.prompt[1] - 1].end, text))
+        columns = [tokens.path(part) for part in parts if not is_literal(tokens, part)]
+        call.written_until = call.prompt[1]
+    return edits + _option_edits(call, columns)
+
+
+def _option_edits(call: _Call, columns: list[ColumnName | None]) -> list[Edit]:
+    """What stands behind the prompt becomes one map of options, or nothing."""
+    tokens, arguments = call.tokens, call.tokens.arguments(call.opening)
+    if len(arguments) == 1:
+        return []
+    text = options_sql(tokens, call.options, call.named, partial(_anchor_numbers, columns))
+    if call.options == arguments[-1] and len(arguments) == 2:
+        return [(tokens[call.options[0]].start, tokens[call.options[1] - 1].end, text)]
+    return [(tokens[call.prompt[1] - 1].end, tokens[tokens.closing[call.opening]].start, f", {text}" if text else "")]
 
 
 def _anchor_numbers(columns: list[ColumnName | None], anchor: str) -> str | None:
@@ -104,10 +169,8 @@ def _anchor_numbers(columns: list[ColumnName | None], anchor: str) -> str | None
 
 
 def _prompt_word(tokens: Tokens, span: Range) -> int | None:
-    """The index of the word PROMPT when the whole argument is PROMPT(…), also after `prompt =>`."""
+    """The index of the word PROMPT when the whole argument is PROMPT(…)."""
     first, last = span
-    if tokens.upper(first) == "PROMPT" and tokens.upper(first + 1) == "=>":
-        first += 2
     is_call = tokens.upper(first) == "PROMPT" and tokens.closing.get(first + 1) == last - 1
     return first if is_call and tokens[first + 1].text == "(" else None
 

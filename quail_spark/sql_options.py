@@ -13,17 +13,29 @@ _NUMBER = re.compile(r"[+-]?\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _CAST = re.compile(r"CAST\(.* AS STRING\)", re.IGNORECASE | re.DOTALL)
 
 
-def options_sql(tokens: Tokens, span: Range, anchor_numbers: Callable[[str], str | None]) -> str:
-    """`map('name', 'value', …)` for the options in `span`. Literal values are checked; others are cast to strings.
+MAX_ERROR_RATIO = "max_error_ratio"
+IGNORED = ("CONNECTION_ID", "ENDPOINT", "MODEL_PARAMS", "MODEL", "REQUEST_TYPE")  # arguments of other engines
+SILENT = ("OPTIMIZATION_MODE", "EMBEDDINGS")  # whose answers are approximate without them; here they are exact
 
-    `anchor_numbers` gives the placeholders of the table or column that the option `anchor` names, where it can tell.
+
+def options_sql(
+    tokens: Tokens,
+    span: Range | None,
+    named: list[tuple[str, Range]],
+    anchor_numbers: Callable[[str], str | None],
+) -> str:
+    """`map('name', 'value', …)` for the options in `span` and those `named` by `name => value`; "" without any.
+
+    Literal values are checked; others are cast to strings. `anchor_numbers` gives the placeholders of the table or column that the option `anchor` names, where it can tell.
     Raises SqlError for another form, ConfigError for an unknown name or a bad value.
     """
-    where = tokens.position(tokens[span[0]].start)
+    if span is None and not named:
+        return ""
+    where = tokens.position(tokens[(span or named[0][1])[0]].start)
     literal: dict[str, str | None] = {}
     written = []
-    for name_span, value_span in _entries(tokens, span, where):
-        name = _name(tokens, name_span, where)
+    entries = _entries(tokens, span, where) if span else []
+    for name, value_span in [(_name(tokens, name, where), value) for name, value in entries] + named:
         if name in literal:
             raise ConfigError(f"option {name!r} is given twice ({where} of the SQL)")
         value, text = _value(tokens, value_span)

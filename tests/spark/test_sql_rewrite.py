@@ -111,6 +111,58 @@ REWRITTEN = [
     ("a -- AI.IF( \\\nAI.IF(\n,AI.IF(PROMPT('{b}'))", "a -- AI.IF( \\\nAI.IF(\n,ai_if(prompt('{0}', b))"),
 ]  # fmt: skip
 
+VENDORS = [
+    # BigQuery
+    ("AI.IF(('is ', t.c, ' red?'))", "ai_if(prompt('is ' '{0}' ' red?', t.c))"),
+    ("AI.IF((c, ' is it?'))", "ai_if(prompt('{0}' ' is it?', c))"),
+    ("AI.IF(STRUCT('is ', c))", "ai_if(prompt('is ' '{0}', c))"),
+    ("AI.IF(STRUCT('is ' AS q, c AS doc))", "ai_if(prompt('is ' '{0}', c))"),
+    ("AI.IF(prompt => ('is ', c))", "ai_if(prompt('is ' '{0}', c))"),
+    ("AI.IF(prompt => STRUCT('is ', c), max_error_ratio => 0.25)", "ai_if(prompt('is ' '{0}', c), map('max_error_ratio', '0.25'))"),
+    ("AI.IF(CONCAT('is ', c, '?'))", "ai_if(prompt('is ' '{0}' '?', c))"),
+    ("AI.IF('is ' || c || '?')", "ai_if(prompt('is ' '{0}' '?', c))"),
+    ("AI.IF('is ' || upper(c || d) || CONCAT('?', e))", "ai_if(prompt('is ' '{0}' '?' '{1}', upper(c || d), e))"),
+    ("AI.IF(('is water wet?'))", "ai_if(prompt('is water wet?'))"),
+    ("AI.IF('is water wet?')", "ai_if(prompt('is water wet?'))"),
+    ("AI.IF(('{0} is {c}', c))", "ai_if(prompt('{{0}} is {{c}}' '{0}', c))"),
+    (r"""AI.IF(('it\'s ' 'so', c, "it''s"))""", r"""ai_if(prompt('it\'s ' 'so' '{0}' "it''s", c))"""),
+    ("AI.IF(('is ', c), optimization_mode => 'MINIMIZE_COST', embeddings => e)", "ai_if(prompt('is ' '{0}', c))"),
+    ("AI.IF(('is ', CASE WHEN AI.IF(PROMPT('{b}')) THEN c END))", "ai_if(prompt('is ' '{0}', CASE WHEN ai_if(prompt('{0}', b)) THEN c END))"),
+    ("AI.IF(('x ', c)) AND AI.IF(PROMPT('{c}'))", "ai_if(prompt('x ' '{0}', c)) AND ai_if(prompt('{0}', c))"),
+    # Snowflake
+    ("AI_FILTER('is it? ' || t.c)", "ai_if(prompt('is it? ' '{0}', t.c))"),
+    ("AI_FILTER(PROMPT('{0} is it?', c), TRUE)", "ai_if_details(prompt('{0} is it?', c))"),
+    ("SNOWFLAKE.CORTEX.AI_FILTER('is it? ' || c, true)", "ai_if_details(prompt('is it? ' '{0}', c))"),
+    ("AI_FILTER(PROMPT('{c}'), FALSE)", "ai_if(prompt('{0}', c))"),
+    # with our options
+    ("AI.IF(('is ', m.c, n.d), {'selectivity': 0.1, 'anchor': 'n'})", "ai_if(prompt('is ' '{0}' '{1}', m.c, n.d), map('selectivity', '0.1', 'anchor', '1'))"),
+    ("AI.IF(PROMPT('{c}'), {'selectivity': 0.1}, max_error_ratio => 0)", "ai_if(prompt('{0}', c), map('selectivity', '0.1', 'max_error_ratio', '0'))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), VENDORS)
+def test_forms_of_other_engines(sql, expected):
+    assert rewrite(f"SELECT 1 WHERE {sql} -- AI.IF()") == f"SELECT 1 WHERE {expected} -- AI.IF()"
+    assert rewrite(expected) == expected
+
+
+def test_arguments_without_a_meaning_are_named_once():
+    sql = "SELECT AI.IF(('a', c), connection_id => 'x.y', endpoint => 'gemini'), AI.IF(PROMPT('{c}'), endpoint => 'e', model_params => JSON '{\"a\": 1}')"
+    with pytest.warns(UserWarning, match="connection_id, endpoint, model_params") as caught:
+        assert rewrite(sql) == "SELECT ai_if(prompt('a' '{0}', c)), ai_if(prompt('{0}', c))"
+    assert len(caught) == 1
+
+
+def test_parts_where_python_formats_the_text_or_prompt_is_not_registered():
+    assert rewrite("AI.IF(('{{x}} {t} ', c))", formatted={"t"}) == "ai_if(prompt('{{{{x}}}} {t} ' '{{0}}', c))"
+    assert rewrite("AI.IF('a' || c)", inline_prompt=True) == (
+        "ai_if(named_struct('template', 'a' '{0}', 'args', array(CAST(c AS STRING))))"
+    )
+    assert rewrite("AI.IF(('a'))", inline_prompt=True) == (
+        "ai_if(named_struct('template', 'a', 'args', CAST(array() AS ARRAY<STRING>)))"
+    )
+
+
 UNCHANGED = [
     "",
     " ",
@@ -147,17 +199,19 @@ UNCHANGED = [
 ]
 
 REFUSED = [
-    ("SELECT AI.IF(('is it?', c))", SqlError, "line 1, column 8"),
-    ("SELECT AI.IF('is it ' || c)", SqlError, "AI.IF(PROMPT("),
-    ("SELECT AI.IF(CONCAT('is it ', c))", SqlError, "CONCAT"),
-    ("SELECT AI.IF(STRUCT('is it ', c))", SqlError, "AI.IF(PROMPT("),
+    ("SELECT AI.IF((b, c))", SqlError, "line 1, column 8"),
+    ("SELECT AI.IF(a || c)", SqlError, "AI.IF(PROMPT("),
+    ("SELECT AI.IF(CONCAT(PROMPT('is it'), 'x'))", SqlError, "CONCAT"),
+    ("SELECT AI.IF(max_error_ratio => 1)", SqlError, "AI.IF(PROMPT("),
+    ("SELECT AI.IF(('a', c), ('b', c))", SqlError, "options of an AI call are ('b', c)"),
+    ("SELECT AI.IF(('a', c), temperature => 1)", SqlError, "AI.IF(PROMPT("),
+    ("SELECT AI.IF(('a', c), max_error_ratio => 2)", ConfigError, "max_error_ratio is 2"),
     ("SELECT AI.IF(PROMPT('{0}', c) || 'x')", SqlError, "AI.IF(PROMPT("),
     ("SELECT ai_if(x)", SqlError, "AI.IF(PROMPT("),
     ("SELECT AI.IF()", SqlError, "AI.IF()"),
     ("SELECT AI.IF(PROMPT('a'),)", SqlError, "AI.IF(PROMPT("),
     ("SELECT AI.IF(PROMPT('a'), {}, 1)", SqlError, "AI.IF(PROMPT("),
-    ("SELECT AI_FILTER(PROMPT('a'), TRUE)", SqlError, "'selectivity'"),
-    ("SELECT AI.IF(PROMPT('a'), connection_id => 'x')", SqlError, "connection_id"),
+    ("SELECT AI.IF(PROMPT('a'), TRUE)", SqlError, "'selectivity'"),
     ("SELECT AI.IF(PROMPT('a'), map('selectivity'))", SqlError, "map('selectivity')"),
     ("SELECT AI.IF(PROMPT('a'), {'selectivity'})", SqlError, "no value"),
     ("SELECT AI.IF(PROMPT())", SqlError, "empty argument"),
@@ -181,7 +235,7 @@ REFUSED = [
     ("SELECT AI.IF(PROMPT('{\"a\": 1}', b))", PromptError, "{{ for a brace"),
     ("SELECT AI.IF(PROMPT('a { b', b))", PromptError, "lone '{'"),
     ("SELECT AI.IF(PROMPT('a } b', b))", PromptError, "line 1, column 24"),
-    ("SELECT AI.IF(PROMPT('a'), {'selectiviti': 0.1})", ConfigError, "accepted: selectivity, anchor"),
+    ("SELECT AI.IF(PROMPT('a'), {'selectiviti': 0.1})", ConfigError, "accepted: selectivity, anchor, max_error_ratio"),
     ("SELECT AI.IF(PROMPT('a'), {'selectivity': 1.5})", ConfigError, "from 0 to 1"),
     ("SELECT AI.IF(PROMPT('a'), {'selectivity': 'high'})", ConfigError, "'high'"),
     ("SELECT AI.IF(PROMPT('a'), {'anchor': 'a', 'anchor': 'b'})", ConfigError, "twice"),
