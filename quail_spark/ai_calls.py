@@ -42,6 +42,14 @@ def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
     return AiCall(expression, text, values, parse_options(_options(catalyst, options[0]) if options else {}))
 
 
+def ai_expressions(planning, expression: JavaObject) -> list[JavaObject]:
+    """Every AI call in an expression, outermost first."""
+    if not planning.calls_ai(expression):
+        return []
+    own = [expression] if kind(expression) == "PythonUDF" and expression.name() == "ai_if" else []
+    return own + [call for child in items(expression.children()) for call in ai_expressions(planning, child)]
+
+
 def _options(catalyst: Catalyst, expression: JavaObject) -> dict[str, str]:
     """A foldable map as a dictionary of text."""
     data = catalyst.cast_to_text_map(expression).eval(None)

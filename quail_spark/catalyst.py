@@ -1,7 +1,7 @@
 """The planner in Catalyst: a rule in the session's optimizer that hands plans with AI calls to Python. Driver-side.
 
 The rule runs once per query, after Spark pushed predicates down and pruned columns (its PreCBO batch). It reaches every
-session of the JVM, since extensions are shared, but acts only for sessions that were enabled.
+session of the JVM, since extensions are shared, but acts only for sessions that were enabled, and for their clones.
 """
 
 import logging
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from quail_spark.optimizer.errors import QuailError
 
 from .conf import QuailConf
+from .join_kinds import refuse_unplanned
 from .jvm import new_instance
 from .plan_filter import plan_filter
 from .plan_join import plan_join
@@ -21,6 +22,15 @@ from .planning import NotPlanned, PlannedOperator, Planning
 from .scala import Catalyst, JavaObject, items, kind
 
 RULES = {"Filter": plan_filter, "Join": plan_join}
+PLACES = {  # what EXPLAIN calls the places of AI calls that no rule reaches
+    "Project": "a SELECT list, or an expression computed before another step",
+    "Aggregate": "GROUP BY or an aggregate function",
+    "Window": "a window",
+    "Sort": "ORDER BY",
+    "Generate": "LATERAL VIEW",
+}
+
+MARK = "quail-spark.planned"  # a setting of the sessions whose queries are planned
 
 _log = logging.getLogger(__name__)
 _bridges: WeakKeyDictionary = WeakKeyDictionary()  # py4j gateway -> _Bridge
@@ -33,28 +43,24 @@ def install(spark) -> None:
     with _lock:
         if gateway not in _bridges:
             _bridges[gateway] = _Bridge(spark)
-        _bridges[gateway].sessions.add(spark._jsparkSession)
         _bridges[gateway].attach(spark)
+    spark.conf.set(MARK, "true")
 
 
 def uninstall(spark) -> None:
     """Leave this session's AI calls to the UDF."""
-    bridge = _bridges.get(spark.sparkContext._gateway)
-    if bridge is not None:
-        bridge.sessions.remove(spark._jsparkSession)
+    spark.conf.unset(MARK)
 
 
 class _Bridge:
-    """What one driver JVM needs once: the callback, the enabled sessions, the rule's builder."""
+    """What one driver JVM needs once: the callback and the rule's builder."""
 
     def __init__(self, spark):
         from pyspark.java_gateway import ensure_callback_server_started
 
         gateway = spark.sparkContext._gateway
         ensure_callback_server_started(gateway)
-        java_util = gateway.jvm.java.util
-        self.sessions = java_util.Collections.newSetFromMap(java_util.WeakHashMap())
-        self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), self.sessions)
+        self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), MARK)
         self._contexts: list[JavaObject] = []
 
     def attach(self, spark) -> None:
@@ -103,7 +109,7 @@ planned = Planned()
 
 
 class _Callback:
-    """`java.util.function.Function` from [session, plan] to a plan."""
+    """`java.util.function.Function` from [session, plan] to a plan, or to the text of an error for the user."""
 
     def __init__(self, gateway):
         self._gateway = gateway
@@ -111,7 +117,10 @@ class _Callback:
     def apply(self, arguments: JavaObject) -> JavaObject:
         """Called by PlanRule in the thread that plans the query."""
         session, plan = arguments[0], arguments[1]
-        return plan_query(_bridges[self._gateway].builder, _PlanningSession(session, self._gateway), plan)
+        try:
+            return plan_query(_bridges[self._gateway].builder, _PlanningSession(session, self._gateway), plan)
+        except QuailError as error:
+            return f"{type(error).__name__}: {error}"
 
     class Java:
         implements = ("java.util.function.Function",)
@@ -137,14 +146,16 @@ class _PlanningSession:
 def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject) -> JavaObject:
     """The plan with AI operators where a rule applies; the same plan when planning is off or fails.
 
-    Raises QuailError for a call that can't be right (a placeholder without an argument, an unknown option).
+    Raises QuailError for a call that can't be right (a placeholder without an argument, an unknown option), and for a
+    query that Spark would refuse in words of its own.
     """
     conf = session.settings()
-    if not conf["optimizer.enabled"]:
-        return plan
     planning = Planning(Catalyst(session), builder, conf)
+    if not conf["optimizer.enabled"]:
+        refuse_unplanned(planning, unnested(planning, plan))
+        return plan
     try:
-        rewritten = rewrite(planning, plan, None)
+        rewritten = rewrite(planning, unnested(planning, plan), None)
         planned.add(planning)
         return rewritten
     except QuailError:
@@ -154,6 +165,11 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
             raise
         _log.warning("AI calls of a query run as plain UDFs because planning failed", exc_info=True)
         return plan
+
+
+def unnested(planning: Planning, plan: JavaObject) -> JavaObject:
+    """The plan with joins for EXISTS and IN, if the correlated conditions of one of them call AI."""
+    return planning.catalyst.without_predicate_subqueries(plan) if planning.nests_ai(plan) else plan
 
 
 def rewrite(planning: Planning, plan: JavaObject, required: set[int] | None) -> JavaObject:
@@ -167,6 +183,8 @@ def rewrite(planning: Planning, plan: JavaObject, required: set[int] | None) -> 
         plan = plan.withNewChildren(planning.catalyst.seq(rewritten))
     rule = RULES.get(kind(plan))
     if rule is None:
+        if any(planning.calls_ai(e) for e in items(plan.expressions())):
+            planning.note(f"an AI call in {PLACES.get(kind(plan), kind(plan))} runs as a UDF")
         return plan
     try:
         return rule(planning, plan, required)

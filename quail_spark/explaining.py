@@ -1,5 +1,7 @@
 """EXPLAIN for AI operators: what the planner made of a query, in the query's own words. Driver-side; nothing runs."""
 
+import re
+
 from quail_spark.optimizer.plan import Predicate
 from quail_spark.optimizer.template import Literal, parse_template
 
@@ -47,8 +49,10 @@ def _operator(number: int, operator: PlannedOperator) -> list[str]:
     spec = operator.spec
     layout = "document before the question" if spec.layout == "document_first" else "texts where the template has them"
     if spec.kind == "pairs":
-        head = f"{number}. AI join ({_rows(operator.rows[0], 'anchors')} × {_rows(operator.rows[1], 'partners')})"
+        head = f"{number}. AI {operator.words} ({_rows(operator.rows[0], 'anchors')} × {_rows(operator.rows[1], 'partners')})"
         how = f"layout: {layout}; an anchor's KV serves all its partners; relational conditions come first"
+        if operator.stops:
+            how += "; an anchor's partners are asked in growing rounds up to its first TRUE"
     else:
         head = f"{number}. AI filter ({_rows(operator.rows[0], 'rows')})"
         how = (
@@ -79,9 +83,10 @@ def _details(predicate: Predicate, arguments: tuple[str, ...], kind: str) -> str
         return rate
     anchors = ", ".join(arguments[i] for i in predicate.used if not predicate.arguments[i].partner)
     partners = ", ".join(arguments[i] for i in predicate.used if predicate.arguments[i].partner)
-    return f"anchor: {anchors}; partner: {partners}; {rate}"
+    sides = (f"anchor: {anchors}" if anchors else "", f"partner: {partners}" if partners else "", rate)
+    return "; ".join(side for side in sides if side)
 
 
 def _udf_calls(plan) -> int:
     """AI calls that are still UDFs in the optimised plan."""
-    return plan.toString().count("ai_if(")
+    return len(re.findall(r"\bai_if(?:_details)?\(", plan.toString()))

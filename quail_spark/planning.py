@@ -59,12 +59,14 @@ class PlannedOperator:
     """An operator of the plan, with the query's own words for its predicates' arguments.
 
     `arguments[p][i]` is the SQL of argument `{i}` of predicate p; `rows` what Spark expects to come in (None: unknown),
-    for a join anchors and partners.
+    for a join anchors and partners; `words` name the kind of operator; `stops`: an anchor is done at its first TRUE.
     """
 
     spec: OperatorSpec
     arguments: tuple[tuple[str, ...], ...]
     rows: tuple[int | None, ...]
+    words: str = "filter"
+    stops: bool = False
 
 
 @dataclass
@@ -104,19 +106,33 @@ class Planning:
         """Whether an AI call stands in this plan or below."""
         return self.builder.mentionsAi(plan)
 
+    def nests_ai(self, plan: JavaObject) -> bool:
+        """Whether an EXISTS or IN subquery in this plan or below has an AI call among its correlated conditions."""
+        return self.builder.nestsAi(plan)
+
     def note(self, reason: str) -> None:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
         self.notes.append(reason)
 
-    def replace(self, spec, calls, function, names, kept, source, *inputs: JavaObject) -> JavaObject:
+    def replace(self, spec, calls, function, names, kept, source, *inputs: JavaObject, words="filter", stops=False):
         """The operator `spec` over `source`, and a Project that gives its columns `names` back as the attributes `kept`.
 
-        `inputs` are the plans whose rows EXPLAIN counts. Without columns, one of TRUE makes the rows count.
+        `inputs` are the plans whose rows EXPLAIN counts; `words` and `stops` as in PlannedOperator.
         """
         arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
-        self.operators.append(PlannedOperator(spec, arguments, tuple(expected_rows(plan) for plan in inputs)))
+        rows = tuple(expected_rows(plan) for plan in inputs)
+        self.operators.append(PlannedOperator(spec, arguments, rows, words, stops))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
         shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
+        return self.restored(function, shown, names, kept, source)
+
+    def restored(
+        self, function, shown: str, names: list[str], kept: list[JavaObject], source: JavaObject
+    ) -> JavaObject:
+        """A MapInArrow, and a Project that gives its columns `names` back as the attributes `kept`.
+
+        Without columns, one of TRUE makes the rows count.
+        """
         outputs = [(name, attribute.dataType()) for name, attribute in zip(names, kept, strict=True)]
         outputs = outputs or [("n", self.boolean_type)]
         operator, fresh = self.catalyst.map_in_arrow(function, shown, outputs, source)
@@ -138,19 +154,23 @@ class Planning:
 
     def check_arrow_types(self, attributes: list[JavaObject]) -> None:
         """Raise NotPlanned when a column can't cross to Python as Arrow."""
+        for attribute in attributes:
+            if not self.crosses_as_arrow(attribute.dataType()):
+                raise NotPlanned(
+                    f"column {attribute.name()} of type {attribute.dataType().sql()} can't cross to Python as Arrow"
+                )
+
+    def crosses_as_arrow(self, data_type: JavaObject) -> bool:
+        """Whether values of a type can cross to Python as Arrow."""
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import UserDefinedType, _parse_datatype_json_string
 
-        for attribute in attributes:
-            try:
-                data_type = _parse_datatype_json_string(attribute.dataType().json())
-                if isinstance(data_type, UserDefinedType):
-                    raise TypeError(data_type)
-                to_arrow_type(data_type)
-            except Exception:
-                raise NotPlanned(
-                    f"column {attribute.name()} of type {attribute.dataType().sql()} can't cross to Python as Arrow"
-                ) from None
+        try:
+            parsed = _parse_datatype_json_string(data_type.json())
+            to_arrow_type(parsed)
+        except Exception:
+            return False
+        return not isinstance(parsed, UserDefinedType)
 
 
 def expected_rows(plan: JavaObject) -> int | None:

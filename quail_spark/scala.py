@@ -124,14 +124,73 @@ class Catalyst:
         """All rows in one partition, by a shuffle (so that the work below keeps its parallelism)."""
         return self._logical.Repartition(1, True, child)
 
-    def inner_join_broadcasting_right(
-        self, left: JavaObject, right: JavaObject, conditions: list[JavaObject]
+    def repartition_by(self, keys: list[JavaObject], child: JavaObject) -> JavaObject:
+        """All rows of a key in one partition."""
+        repartition = self.module("plans.logical.RepartitionByExpression")
+        return repartition.apply(self.seq(keys), child, self._shuffle_partitions())
+
+    def shared(self, child: JavaObject) -> JavaObject:
+        """`child` behind a shuffle, so that several readers of the same rows can share it."""
+        return self._logical.Repartition(self._shuffle_partitions(), True, child)
+
+    def _shuffle_partitions(self) -> int:
+        return self.spark._jsparkSession.sessionState().conf().numShufflePartitions()
+
+    def row_number(self) -> JavaObject:
+        """A number that no other row of the plan has, while it runs."""
+        return self._expressions.MonotonicallyIncreasingID()
+
+    def true(self) -> JavaObject:
+        """The literal TRUE."""
+        return self.module("expressions.Literal").TrueLiteral()
+
+    def null(self, data_type: JavaObject) -> JavaObject:
+        """A NULL of this type."""
+        return self.module("expressions.Literal").create(None, data_type)
+
+    def is_not_null(self, value: JavaObject) -> JavaObject:
+        """value IS NOT NULL."""
+        return self._expressions.IsNotNull(value)
+
+    def if_(self, condition: JavaObject, value: JavaObject, other: JavaObject) -> JavaObject:
+        """IF(condition, value, other)."""
+        return self._expressions.If(condition, value, other)
+
+    def join(
+        self, left: JavaObject, right: JavaObject, join_type: str, conditions: list[JavaObject], broadcast: bool
     ) -> JavaObject:
-        """An inner join whose right side is broadcast, so each left row's matches are adjacent."""
-        broadcast = self.module("plans.logical.BROADCAST")
-        hint = self._logical.JoinHint(self.option(None), self.option(self._logical.HintInfo(self.option(broadcast))))
+        """A join in which each left row's matches are adjacent: its right side is broadcast, or both sides are sorted by
+        the equalities. `join_type`: Inner or LeftOuter."""
+        strategy = self.module(f"plans.logical.{'BROADCAST' if broadcast else 'SHUFFLE_MERGE'}")
+        hint = self.option(self._logical.HintInfo(self.option(strategy)))
+        hints = self._logical.JoinHint(self.option(None) if broadcast else hint, hint)
         condition = self.option(self.conjunction(conditions) if conditions else None)
-        return self._logical.Join(left, right, self.module("plans.Inner"), condition, hint)
+        return self._logical.Join(left, right, self.module(f"plans.{join_type}"), condition, hints)
+
+    def join_like(self, node: JavaObject, left: JavaObject, right: JavaObject, join_type: str) -> JavaObject:
+        """A Join of other sides and another type with the condition of `node`."""
+        no_hint = self._logical.JoinHint(self.option(None), self.option(None))
+        return self._logical.Join(left, right, self.module(f"plans.{join_type}"), node.condition(), no_hint)
+
+    def mirrored(self, node: JavaObject) -> JavaObject:
+        """An inner or right outer Join with its sides exchanged (inner or left outer)."""
+        join_type = {"RightOuter": "LeftOuter"}.get(kind(node.joinType()).rstrip("$"), "Inner")
+        return self.join_like(node, node.right(), node.left(), join_type)
+
+    def union(self, first: JavaObject, second: JavaObject) -> JavaObject:
+        """UNION ALL by position."""
+        return self.module("plans.logical.Union").apply(first, second)
+
+    def in_order(self, plan: JavaObject, attributes: list[JavaObject]) -> JavaObject:
+        """The plan with its columns in the order of these attributes, as far as it has them."""
+        has = {a.exprId().id(): a for a in items(plan.output())}
+        wanted = [has[a.exprId().id()] for a in attributes if a.exprId().id() in has]
+        same = [a.exprId().id() for a in wanted] == list(has)
+        return plan if same else self.project(wanted, plan)
+
+    def without_predicate_subqueries(self, plan: JavaObject) -> JavaObject:
+        """Spark's own rewriting of EXISTS and IN into joins, which it would do later."""
+        return self.module("optimizer.RewritePredicateSubquery").apply(plan)
 
     def map_in_arrow(self, function: Callable, name: str, output: list[tuple[str, JavaObject]], child: JavaObject):
         """A MapInArrow node and its output attributes. `output` gives the columns' names and Catalyst types.

@@ -1,24 +1,29 @@
 package org.quailspark;
 
-import java.util.Set;
 import java.util.function.Function;
+import org.apache.spark.sql.catalyst.expressions.Exists;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InSubquery;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
+import org.apache.spark.sql.internal.SQLConf$;
 import scala.collection.Iterator;
 
-/** Optimizer rule that hands plans with AI calls to the planner in Python, for sessions that asked for it. */
+/**
+ * Optimizer rule that hands plans with AI calls to the planner in Python, for sessions that asked for it. The mark is a
+ * setting, which sessions that Spark clones (to plan a cached frame, say) inherit and new sessions do not.
+ */
 public class PlanRule extends Rule {
   private final Function planner;
-  private final Set sessions;
+  private final String mark;
   private final Object session;
 
-  public PlanRule(Function planner, Set sessions, Object session) {
+  public PlanRule(Function planner, String mark, Object session) {
     this.planner = planner;
-    this.sessions = sessions;
+    this.mark = mark;
     this.session = session;
   }
 
@@ -27,10 +32,14 @@ public class PlanRule extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    if (!sessions.contains(session) || !mentionsAi((QueryPlan) plan)) {
+    if (!SQLConf$.MODULE$.get().contains(mark) || !mentionsAi((QueryPlan) plan)) {
       return plan;
     }
-    return (TreeNode) planner.apply(new Object[] {session, plan});
+    Object planned = planner.apply(new Object[] {session, plan});
+    if (planned instanceof String) {
+      throw new IllegalArgumentException((String) planned);
+    }
+    return (TreeNode) planned;
   }
 
   /** Whether an AI call stands in this plan or below; no Python is called. */
@@ -45,6 +54,36 @@ public class PlanRule extends Rule {
     }
     for (Iterator it = plan.children().iterator(); it.hasNext(); ) {
       if (mentionsAi((QueryPlan) it.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Whether an EXISTS or IN in this plan or below has an AI call among its values or correlated conditions. */
+  public static boolean nestsAi(QueryPlan plan) {
+    if (!plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF())) {
+      return false;
+    }
+    for (Iterator it = plan.expressions().iterator(); it.hasNext(); ) {
+      if (nestsAi((Expression) it.next())) {
+        return true;
+      }
+    }
+    for (Iterator it = plan.children().iterator(); it.hasNext(); ) {
+      if (nestsAi((QueryPlan) it.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  private static boolean nestsAi(Expression expression) {
+    if (expression instanceof Exists || expression instanceof InSubquery) {
+      return callsAi(expression);
+    }
+    for (Iterator it = expression.children().iterator(); it.hasNext(); ) {
+      if (nestsAi((Expression) it.next())) {
         return true;
       }
     }

@@ -1,26 +1,29 @@
 package org.quailspark;
 
-import java.util.Set;
 import java.util.function.Function;
 import scala.runtime.AbstractFunction1;
 
 /** SparkSession => PlanRule, as SparkSessionExtensions wants it. */
 public class PlanRuleBuilder extends AbstractFunction1 {
   private final Function planner;
-  private final Set sessions;
+  private final String mark;
 
-  public PlanRuleBuilder(Function planner, Set sessions) {
+  public PlanRuleBuilder(Function planner, String mark) {
     this.planner = planner;
-    this.sessions = sessions;
+    this.mark = mark;
   }
 
   public Object apply(Object session) {
-    return new PlanRule(planner, sessions, session);
+    return new PlanRule(planner, mark, session);
   }
 
   /** The same test that guards the rule, for the planner's walk. */
   public boolean mentionsAi(Object plan) {
     return PlanRule.mentionsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+  }
+
+  public boolean nestsAi(Object plan) {
+    return PlanRule.nestsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
   public boolean callsAi(Object expression) {

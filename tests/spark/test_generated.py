@@ -1,0 +1,97 @@
+"""Generated queries: planned = not planned (where Spark takes them) = plain Python, and no needless question is asked.
+
+$QUAIL_SPARK_GENERATED is the number of queries, $QUAIL_SPARK_SEED the first seed. Several queries run in one Spark job.
+A failure names the seeds; `QUAIL_SPARK_GENERATED=1 QUAIL_SPARK_SEED=<seed>` runs one alone.
+"""
+
+import os
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from .engine_calls import calls
+from .oracle import answer
+from .query_maker import Maker, make_tables
+from .sql_model import Questions, World
+
+QUERIES = int(os.environ.get("QUAIL_SPARK_GENERATED", "24"))
+FIRST = int(os.environ.get("QUAIL_SPARK_SEED", "0"))
+TOGETHER = 8  # queries over the same tables, in one job
+JOBS = [range(seed, min(seed + TOGETHER, FIRST + QUERIES)) for seed in range(FIRST, FIRST + QUERIES, TOGETHER)]
+REFUSED = "spark.quail.optimizer.enabled is false"
+SCHEMA = pa.schema([("id", pa.int32()), ("text", pa.string()), ("grp", pa.string()), ("n", pa.int32())])
+
+
+def plain(value) -> str | None:
+    """As `CAST(value AS STRING)`."""
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def counted(rows) -> Counter:
+    return Counter(tuple(plain(value) for value in row) for row in rows)
+
+
+def together(queries: dict) -> str:
+    """One text for several queries: (seed, columns as strings)."""
+    parts = []
+    for seed, query in queries.items():
+        columns = ", ".join(f"CAST(c{i} AS STRING)" for i in range(query.width))
+        parts.append(f"SELECT {seed} AS seed, array({columns}) AS columns FROM ({query.sql()})")
+    return " UNION ALL ".join(parts)
+
+
+def run(spark, queries: dict) -> dict[int, Counter]:
+    found: dict[int, Counter] = {seed: Counter() for seed in queries}
+    for seed, columns in spark.sql(together(queries)).collect():
+        found[seed][tuple(columns)] += 1
+    return found
+
+
+@pytest.fixture
+def session(spark):
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
+    return spark
+
+
+@pytest.mark.parametrize("seeds", JOBS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+def test_generated(session, seeds):
+    tables = make_tables(seeds.start)
+    for name, rows in tables.items():
+        arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(SCHEMA)]
+        frame = session.createDataFrame(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        frame.repartition(2).createOrReplaceTempView(name)
+    tag = f"g{seeds.start}"
+    queries = {seed: Maker(seed, f"{tag}-{seed}").query() for seed in seeds}
+    world = World(tables, answer)
+    expected = {seed: counted(query.rows(world)) for seed, query in queries.items()}
+    wrong = compare(run(session, queries), expected, queries, "planned")
+    asked = calls(session, tag)
+    possible = set().union(*(Questions(World(tables, answer)).of(query) for query in queries.values()))
+    assert set(asked.values()) <= {1}, "a question was asked twice"
+    assert set(asked) <= possible, f"needless questions: {set(asked) - possible}"
+    session.conf.set("spark.quail.optimizer.enabled", "false")
+    wrong += compare(unplanned(session, queries), expected, queries, "not planned")
+    assert not wrong, "\n".join(wrong)
+
+
+def unplanned(session, queries: dict) -> dict[int, Counter]:
+    """The results of the queries that Spark takes without the planner."""
+    from pyspark.errors import IllegalArgumentException
+
+    taken = {}
+    for seed, query in queries.items():
+        try:
+            session.sql(query.sql())._jdf.queryExecution().optimizedPlan()
+            taken[seed] = query
+        except IllegalArgumentException as error:
+            assert REFUSED in str(error), f"seed {seed}: {error}"
+    return run(session, taken) if taken else {}
+
+
+def compare(found: dict, expected: dict, queries: dict, how: str) -> list[str]:
+    return [
+        f"seed {seed}, {how}: {queries[seed].sql()}\n  missing {expected[seed] - got}\n  too many {got - expected[seed]}"
+        for seed, got in found.items()
+        if got != expected[seed]
+    ]
