@@ -39,6 +39,9 @@ setup(
         "gguf>=0.17",
         "accelerate>=1.0",
     ],
-    extras_require={"dev": ["pytest>=8", "pytest-timeout>=2.3", "ruff>=0.12", "setuptools>=77"]},
+    extras_require={
+        "plot": ["matplotlib>=3.8"],
+        "dev": ["matplotlib>=3.8", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.12", "setuptools>=77"],
+    },
     entry_points={"console_scripts": ["quail-spark = quail_spark.cli:main"]},
 )

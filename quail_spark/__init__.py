@@ -6,7 +6,13 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Name -> the module that has it, imported when it is used. No module may bear such a name: its import would replace the function.
-_EXPORTS = {"enable": "session", "disable": "session", "explain": "explaining", "report": "reporting"}
+_EXPORTS = {
+    "enable": "session",
+    "disable": "session",
+    "explain": "explaining",
+    "report": "reporting",
+    "metrics": "prometheus",
+}
 _MODULES = ("functions",)
 
 __all__ = [*_EXPORTS, *_MODULES]

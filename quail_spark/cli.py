@@ -42,6 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="say what is here, what is missing, and how to get it")
     doctor.set_defaults(run=_doctor)
 
+    metrics = commands.add_parser("metrics", help="print the totals of this machine's engines, for Prometheus")
+    metrics.add_argument("--application", metavar="ID", help="only those of one Spark application")
+    metrics.set_defaults(run=_metrics)
+
     settings = commands.add_parser("settings", help="print the table of spark.quail.* settings")
     settings.set_defaults(run=_settings)
     return parser
@@ -60,6 +64,13 @@ def _doctor(options: argparse.Namespace) -> int:
     checks = examine()
     print(report(checks))
     return 1 if any(check.missing for check in checks) else 0
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from .prometheus import machine_metrics
+
+    print(machine_metrics(options.application), end="")
+    return 0
 
 
 def _settings(options: argparse.Namespace) -> int:

@@ -46,6 +46,12 @@ class Report:
         """Plain values, for JSON."""
         return asdict(self)
 
+    def plot(self):
+        """A matplotlib figure: tokens of each operator, pass rates of predicates. Raises SetupError without matplotlib."""
+        from .plotting import plot
+
+        return plot(self)
+
     def __str__(self) -> str:
         lines = [_engine(engine) for engine in self.engines]
         for operator in self.operators:

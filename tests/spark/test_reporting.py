@@ -68,6 +68,18 @@ def test_report_counts_rows_evaluations_and_pass_rates(messages):
     assert report.as_dict()["operators"][-1]["name"]
 
 
+def test_metrics_are_the_report_for_prometheus(messages):
+    messages.sql("SELECT id FROM messages WHERE AI.IF(PROMPT('{0} is m1', text))").collect()
+    (operator,) = [
+        o for o in quail_spark.report(messages).operators if any("is m1" in p.question for p in o.predicates)
+    ]
+    text = quail_spark.metrics(messages)
+    (tokens,) = re.findall(rf'^quail_spark_fresh_tokens_total\{{.*operator="{operator.name}".*\}} (\d+)$', text, re.M)
+    assert int(tokens) == operator.fresh_tokens > 0
+    assert f'application="{messages.sparkContext.applicationId}"' in text
+    assert re.search(r"^quail_spark_engine_up\{.*\} 1$", text, re.M)
+
+
 def totals(**changes):
     return {"kind": "filter", "batches": 2, "rows": 50, "fresh_tokens": 900, "reused_tokens": 100,
             "asked": [50, 20], "passed": [20, 15], "first": 100.0, "last": 110.0} | changes  # fmt: skip
