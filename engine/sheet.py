@@ -57,9 +57,10 @@ class Sheet:
         """
         questions = self._questions[item]
         nulls = [p for p in order if questions[p] is None]
-        self._codes[item, nulls] = NULL
-        if nulls and self._leaves:
-            return []
+        if nulls:
+            self._codes[item, nulls] = NULL
+            if self._leaves:
+                return []
         failing = [p for p in order if p not in nulls and questions[p].error]
         able = [p for p in order if p not in nulls and not questions[p].error]
         if self._leaves:
