@@ -1,7 +1,7 @@
 """The five yardstick workloads through the whole engine on one GPU: seconds, share of speed of light, ratio to vLLM.
 
     python benchmarks/engine/yardstick.py [--model DIRECTORY] [--fp8 row,block] [--only filter,bio] [--runs 3]
-                                          [--scale 1] [--sessions 4] [--json FILE] [--profile]
+                                          [--scale 1] [--sessions 2] [--json FILE] [--profile] [--leave GIB]
 
 Without `--model`, a random checkpoint in the layout of Qwen3-4B-FP8 is written first. Prompts are ready token ids; the
 clock runs from the first call to the last answer. `--sessions` streams call at the same time, as Spark's tasks do, with
@@ -194,6 +194,12 @@ def engine(directory: Path, fp8: str, arguments) -> ModelEvaluator:
     return ModelEvaluator(config, None, READOUT, runner, "yardstick")
 
 
+def taken(arguments) -> torch.Tensor:
+    """Memory that other programs could hold, so that `--leave` GiB are free."""
+    free, _ = torch.cuda.mem_get_info(arguments.device)
+    return torch.empty(int(free - arguments.leave * (1 << 30)), dtype=torch.uint8, device=arguments.device)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
@@ -203,12 +209,14 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(WORKLOADS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--sessions", type=int, default=4)
+    parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--json")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--leave", type=float, help="GiB of the card to leave free: how a smaller one would be planned")
     parser.add_argument("--switch-interval", type=float, default=SWITCH_INTERVAL, help="of Python's threads, seconds")
     arguments = parser.parse_args()
     sys.setswitchinterval(arguments.switch_interval)
+    balloon = taken(arguments) if arguments.leave else None
     with tempfile.TemporaryDirectory() as scratch:
         directory = arguments.model or write_random_checkpoint(
             SHAPES[arguments.shape], Path(scratch), fp8=arguments.fp8 != "off", device=arguments.device
@@ -224,6 +232,7 @@ def main() -> None:
                     profiles.append(profile(evaluator, workload, arguments.sessions, arguments.json))
             del evaluator
             torch.cuda.empty_cache()
+    del balloon
     if arguments.json:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": arguments.shape}
         Path(arguments.json).write_text(json.dumps(about | {"rows": rows, "profiles": profiles}, indent=1))

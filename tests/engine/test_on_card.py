@@ -127,3 +127,35 @@ def test_two_devices_share_nothing(tmp_path):
         results = [pool.map(lambda w, r=r: behind_kept(r, *w), work) for r in (first, second)]
         for a, b in zip(*results, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_the_engine_process_on_a_gpu_answers_as_on_the_cpu(tiny_checkpoint):
+    """Text in, answers out, through the process, its socket and several streams at the same time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from evaluators import predicate
+
+    from quail_spark.engine.client import connect
+    from quail_spark.optimizer.plan import OperatorSpec
+
+    spec = OperatorSpec("f", "filter", (predicate("{0} asks for a refund", 0), predicate("the reviewer liked {0}", 0)))
+    rng = np.random.default_rng()
+    words = "refund film liked the document one two three naïve".split()
+    streams = [
+        [[[" ".join(rng.choice(words, int(n))) for n in rng.integers(1, 60, 1)] for _ in range(40)] for _ in range(3)]
+        for _ in range(4)
+    ]
+    found = {}
+    for device in ("cpu", "cuda:0"):
+        client = connect(EngineConfig(str(tiny_checkpoint), device=device, dtype="bfloat16"), f"card-{rng.random()}")
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda batches: list(client.rows(spec, batches)), streams))
+        found[device] = answers
+        client.stop()
+    for cpu, gpu in zip(*found.values(), strict=True):
+        for a, b in zip(cpu, gpu, strict=True):
+            both = np.isfinite(a.margins) & np.isfinite(b.margins)
+            assert both.sum() > 20
+            assert np.abs(a.margins - b.margins)[both].max() < 0.25
+            clear = both & (np.abs(a.margins) > 0.25)
+            assert (a.codes == b.codes)[clear].all()
