@@ -6,7 +6,7 @@ from .anchor import SideSize
 from .context import PlanContext
 from .errors import ConfigError
 from .estimate import OperatorEstimate, estimate_plan
-from .logical import AiFilter, AiJoin, AiPredicate, Plan, Relation, TextRef
+from .logical import AiFilter, AiJoin, AiPredicate, Plan, Relation, TextRef, children
 from .plan import OperatorSpec, Predicate
 from .statistics import TableStats, table_stats
 
@@ -34,6 +34,19 @@ def estimate_operator(
         plan = AiJoin(kind, *relations, keys, predicates, SIDES[0], layout=spec.layout)
     (operator,) = estimate_plan(plan, context).operators
     return operator
+
+
+def guesses(operator: OperatorEstimate) -> list[str]:
+    """What of an estimate rests on no statistics: `rows`, `text lengths`, `pass rates`."""
+    stats = [relation.stats for relation in children(operator.plan)]
+    lengths = [text.tokens.source for table in stats for text in table.texts.values()]
+    sources = {
+        "rows": [table.rows.source for table in stats],
+        "text lengths": lengths,
+        "pass rates": [question.rate.source for question in operator.questions],
+    }
+    sure = ("table statistics", "column statistics", "size / rows", "hint")
+    return [what for what, found in sources.items() if any(s not in sure and "sample" not in s for s in found)]
 
 
 def _column(number: int) -> str:

@@ -13,24 +13,37 @@ from quail_spark.optimizer.device import DeviceSpec, find_device
 from quail_spark.optimizer.errors import ModelError
 from quail_spark.optimizer.explain import operator_line
 from quail_spark.optimizer.model_spec import ModelSpec, known_model
-from quail_spark.optimizer.operators import estimate_operator
+from quail_spark.optimizer.operators import estimate_operator, guesses
 from quail_spark.optimizer.plan import OperatorSpec
 from quail_spark.optimizer.roofline import Roofline
+from quail_spark.optimizer.statistics import UNKNOWN_BYTES
 
 from .conf import QuailConf
 from .engines import resolve_device, resolve_model
 
+WORK_OF = {"existence": "semi"}  # it stops at an anchor's first TRUE too
 GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
 
 
 def estimate_lines(
-    spec: OperatorSpec, inputs: Sequence[SideSize], conf: QuailConf, kind: str = "inner", pairs: int | None = None
+    spec: OperatorSpec, inputs: Sequence[SideSize], conf: QuailConf, kind: str = "inner", keyed: bool = False
 ) -> list[str]:
-    """A line with the estimate of an operator; none where the model or the device is unknown. Arguments as in `estimate_operator`."""
+    """A line with the estimate of an operator; none where model, device, or both rows and bytes of an input are unknown.
+
+    `kind` of a join as its operator has it, `keyed`: under an equality, of which the larger side is taken to have each key
+    once. Other arguments as in `estimate_operator`.
+    """
     context = plan_context(conf)
-    if context is None:
+    unknown = any(size.rows is None and (size.total_bytes or UNKNOWN_BYTES) >= UNKNOWN_BYTES for size in inputs)
+    if context is None or unknown or not all(predicate.used for predicate in spec.predicates):
         return []
-    return [operator_line(estimate_operator(spec, inputs, context, kind, pairs), context)]
+    rows = [size.rows for size in inputs if size.rows is not None]
+    pairs = min(rows) if keyed and len(rows) == 2 else None
+    if keyed and pairs is None:
+        return []
+    operator = estimate_operator(spec, inputs, context, WORK_OF.get(kind, kind), pairs)
+    guessed = guesses(operator)
+    return [operator_line(operator, context) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
 
 
 def plan_context(conf: QuailConf) -> PlanContext | None:

@@ -5,6 +5,7 @@ import re
 from quail_spark.optimizer.plan import Predicate
 from quail_spark.optimizer.template import Literal, parse_template
 
+from .estimating import estimate_lines
 from .planning import PlannedOperator, Planning
 
 ASSUMED_RATE = "pass rate assumed, then observed"
@@ -30,13 +31,15 @@ def explain(df) -> str:
 
 def describe(runs: list[Planning], udf_calls: int) -> str:
     """Text for what the planner decided in these runs (subqueries are runs of their own)."""
-    operators = [operator for run in runs for operator in run.operators]
+    operators = [(operator, run.conf) for run in runs for operator in run.operators]
     notes = [note for run in runs for note in run.notes]
     if not operators and not udf_calls:
         return "No AI calls in this query."
     lines = []
-    for number, operator in enumerate(operators, 1):
+    for number, (operator, conf) in enumerate(operators, 1):
         lines += _operator(number, operator)
+        estimates = estimate_lines(operator.spec, operator.sizes, conf, operator.kind, operator.keyed)
+        lines += [f"     estimate: {line}" for line in estimates]
     if udf_calls:
         lines.append(
             f"{udf_calls} AI call(s) run as a plain UDF where Spark puts them (KV is not kept between predicates)"

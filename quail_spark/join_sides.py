@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from quail_spark.optimizer.anchor import SideSize, choose_anchor
+from quail_spark.optimizer.anchor import choose_anchor
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import Argument, Predicate
 
@@ -11,7 +11,7 @@ from .anchors import anchor_placeholders
 from .blocks import run_blocks
 from .join_conditions import Conditions, is_constant, side_of
 from .operators import RowColumns
-from .planning import InputColumns, Planning, expected_rows
+from .planning import InputColumns, Planning, side_size
 from .scala import JavaObject, items
 
 BLOCK_BYTES = 1 << 20
@@ -117,7 +117,7 @@ def anchor_is_left(planning: Planning, node: JavaObject, conditions: Conditions)
             return named == "left"
         planning.note(f"option anchor names {hint!r}, which Spark's optimizer has renamed; name a placeholder's number")
     texts = {side: [a for a in read if side_of(a, left, right) == side] for side in ("left", "right")}
-    choice = choose_anchor(_size(node.left(), texts["left"]), _size(node.right(), texts["right"]))
+    choice = choose_anchor(side_size(node.left(), texts["left"]), side_size(node.right(), texts["right"]))
     first = next((a for a in read if not is_constant(a)), None)
     written = first is None or side_of(first, left, right) == "left"
     return written if choice is None else choice == 0
@@ -133,15 +133,3 @@ def side_named(hint: str, calls: list[AiCall], left: JavaObject, right: JavaObje
             if hint.lower() in (str(part).lower() for part in items(attribute.qualifier())):
                 return side
     return None
-
-
-def _size(plan: JavaObject, texts: list[JavaObject]) -> SideSize:
-    """What Spark knows of a side without running anything."""
-    statistics = plan.stats()
-    lengths = []
-    for attribute in {a.exprId().id(): a for t in texts for a in items(t.references().toSeq())}.values():
-        column = statistics.attributeStats().get(attribute)
-        lengths.append(None if column.isEmpty() or column.get().avgLen().isEmpty() else column.get().avgLen().get())
-    return SideSize(
-        expected_rows(plan), None if None in lengths else float(sum(lengths)), int(str(statistics.sizeInBytes()))
-    )

@@ -144,7 +144,8 @@ def ai_join(
     columns = PairColumns(anchor.row_columns, partner_columns, kind, number=number)
     function = partial(run_matching if matching else run_pairs, spec.to_json(), columns)
     inputs, name = (node.left(), node.right()), "join" if kind == "inner" else words(node)
-    return planning.replace(spec, conditions.calls, function, names, kept, source, *inputs, words=name, stops=matching)
+    known = {"words": name, "stops": matching, "kind": kind, "keyed": bool(conditions.keys)}
+    return planning.replace(spec, conditions.calls, function, names, kept, source, *inputs, **known)
 
 
 def _meetings(

@@ -4,6 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 
+from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
 
 from .conf import QuailConf
@@ -60,6 +61,8 @@ class PlannedOperator:
 
     `arguments[p][i]` is the SQL of argument `{i}` of predicate p; `rows` what Spark expects to come in (None: unknown),
     for a join anchors and partners; `words` name the kind of operator; `stops`: an anchor is done at its first TRUE.
+    `sizes`: what Spark knows of the same inputs and the texts read there; `kind` of a join as its operator has it; `keyed`:
+    it has an equality.
     """
 
     spec: OperatorSpec
@@ -67,6 +70,9 @@ class PlannedOperator:
     rows: tuple[int | None, ...]
     words: str = "filter"
     stops: bool = False
+    sizes: tuple[SideSize, ...] = ()
+    kind: str = "inner"
+    keyed: bool = False
 
 
 @dataclass
@@ -114,14 +120,18 @@ class Planning:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""
         self.notes.append(reason)
 
-    def replace(self, spec, calls, function, names, kept, source, *inputs: JavaObject, words="filter", stops=False):
+    def replace(self, spec, calls, function, names, kept, source, *inputs: JavaObject, **known):
         """The operator `spec` over `source`, and a Project that gives its columns `names` back as the attributes `kept`.
 
-        `inputs` are the plans whose rows EXPLAIN counts; `words` and `stops` as in PlannedOperator.
+        `inputs` are the plans whose rows EXPLAIN counts; `known`: words, stops, kind and keyed as in PlannedOperator.
         """
         arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
-        rows = tuple(expected_rows(plan) for plan in inputs)
-        self.operators.append(PlannedOperator(spec, arguments, rows, words, stops))
+        read = [call.arguments[i] for call in calls for i in call.used]
+        sizes = tuple(
+            side_size(plan, [text for text in read if text.references().subsetOf(plan.outputSet())]) for plan in inputs
+        )
+        rows = tuple(size.rows for size in sizes)
+        self.operators.append(PlannedOperator(spec, arguments, rows, sizes=sizes, **known))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
         shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
         return self.restored(function, shown, names, kept, source)
@@ -171,6 +181,17 @@ class Planning:
         except Exception:
             return False
         return not isinstance(parsed, UserDefinedType)
+
+
+def side_size(plan: JavaObject, texts: list[JavaObject]) -> SideSize:
+    """What Spark knows of an input and of the texts read there, without running anything."""
+    statistics = plan.stats()
+    lengths = []
+    for attribute in {a.exprId().id(): a for t in texts for a in items(t.references().toSeq())}.values():
+        column = statistics.attributeStats().get(attribute)
+        lengths.append(None if column.isEmpty() or column.get().avgLen().isEmpty() else column.get().avgLen().get())
+    text_bytes = None if None in lengths else float(sum(lengths))
+    return SideSize(expected_rows(plan), text_bytes, int(str(statistics.sizeInBytes())))
 
 
 def expected_rows(plan: JavaObject) -> int | None:

@@ -52,6 +52,22 @@ def test_what_is_unknown_gives_no_line():
     assert line.startswith("about 1.0k answers, ") and "on CPU" in line and "(speed assumed)" in line
 
 
+def test_only_what_statistics_know_is_estimated():
+    known = conf(model="qwen3-4b", estimate_device="H200", estimate_pricePerHour="4")
+    join = OperatorSpec("j", "pairs", (Predicate("{0} fits {1}", (Argument(0), Argument(0, True)), (0,), 0.1),))
+    sizes = (SideSize(1000, 400.0), SideSize(200, 40.0))
+    for keyed, kind, answers in ((False, "inner", "200k"), (True, "left", "200"), (False, "existence", "10.0k")):
+        (line,) = estimating.estimate_lines(join, sizes, known, kind, keyed)
+        assert line.startswith(f"about {answers} answers, ") and "guessed" not in line
+    unknown = SideSize(None, None, 2**63 - 1)
+    assert estimating.estimate_lines(join, (sizes[0], unknown), known) == []
+    assert estimating.estimate_lines(join, (sizes[0], SideSize(None, None, 8000)), known, keyed=True) == []
+    (line,) = estimating.estimate_lines(SPEC, (SideSize(None, None, 80_000),), known)
+    assert line.endswith("; guessed: rows, text lengths, pass rates")
+    constant = OperatorSpec("c", "filter", (Predicate("is it late?", ()),))
+    assert estimating.estimate_lines(constant, (SideSize(1000, 400.0),), known) == []
+
+
 def test_gpus_by_the_files_of_the_driver(tmp_path, monkeypatch):
     for bus, name in (("0000:01", "NVIDIA L4"), ("0000:02", "NVIDIA H200")):
         (tmp_path / bus).mkdir()

@@ -39,6 +39,25 @@ def test_explain_says_what_stays_a_udf(messages):
     assert "AI filter" not in text
 
 
+def test_explain_estimates_for_a_known_model_and_device(messages):
+    values = ", ".join(f"({i}, '{t}')" for i, t in enumerate(TEXTS))
+    messages.sql(f"SELECT * FROM VALUES {values} AS v(id, text)").createOrReplaceTempView("exact")
+    sql = (
+        "SELECT x.id FROM exact x JOIN exact y ON AI.IF(PROMPT('{x.text} answers {y.text} e6')) "
+        "WHERE AI.IF(PROMPT('{0} asks e7', x.text), {'selectivity': 0.5})"
+    )
+    assert "estimate" not in quail_spark.explain(messages.sql(sql))  # a scripted model has no shape
+    settings = {"model": "Qwen/Qwen3-4B-FP8", "estimate.device": "H200", "estimate.pricePerHour": "4"}
+    for name, value in settings.items():
+        messages.conf.set(f"spark.quail.{name}", value)
+    lines = re.findall(
+        r"^ +estimate: about (\S+) answers, .* on H200 \(speed of light .*\)",
+        quail_spark.explain(messages.sql(sql)),
+        re.M,
+    )
+    assert lines[0] == "30" and len(lines) == 2
+
+
 def test_explain_without_ai_and_without_running(messages):
     assert quail_spark.explain(messages.sql("SELECT id FROM messages")) == "No AI calls in this query."
     before = str(quail_spark.report(messages))
