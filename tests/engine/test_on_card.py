@@ -140,7 +140,7 @@ def test_the_engine_process_on_a_gpu_answers_as_on_the_cpu(tiny_checkpoint):
 
     spec = OperatorSpec("f", "filter", (predicate("{0} asks for a refund", 0), predicate("the reviewer liked {0}", 0)))
     rng = np.random.default_rng()
-    words = "refund film liked the document one two three naïve".split()
+    words = ["refund", "film", "liked", "the", "document", "one", "two", "three", "naïve"]
     streams = [
         [[[" ".join(rng.choice(words, int(n))) for n in rng.integers(1, 60, 1)] for _ in range(40)] for _ in range(3)]
         for _ in range(4)
@@ -149,7 +149,7 @@ def test_the_engine_process_on_a_gpu_answers_as_on_the_cpu(tiny_checkpoint):
     for device in ("cpu", "cuda:0"):
         client = connect(EngineConfig(str(tiny_checkpoint), device=device, dtype="bfloat16"), f"card-{rng.random()}")
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda batches: list(client.rows(spec, batches)), streams))
+            answers = list(pool.map(lambda batches, client=client: list(client.rows(spec, batches)), streams))
         found[device] = answers
         client.stop()
     for cpu, gpu in zip(*found.values(), strict=True):
