@@ -103,10 +103,11 @@ def _without_control_tokens(raw: dict, control: set[str]) -> dict:
     model = raw["model"]
     if model.get("type") != "BPE":
         return plain
-    gone = {token for token in control & model["vocab"].keys() if len(token) > 1} - {model.get("unk_token")}
-    if gone:
+    inside = {token for token in control & model["vocab"].keys() if len(token) > 1}
+    if inside:
+        gone = inside - {model.get("unk_token")}  # which must stay, though nothing may spell it
         vocab = {token: id_ for token, id_ in model["vocab"].items() if token not in gone}
-        merges = [merge for merge in model["merges"] if gone.isdisjoint(_merged(merge))]
+        merges = [merge for merge in model["merges"] if inside.isdisjoint(_merged(merge))]
         plain["model"] = {**model, "vocab": vocab, "merges": merges}
     return plain
 
