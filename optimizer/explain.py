@@ -38,7 +38,7 @@ def explain_plan(estimate: PlanEstimate, currency: str = "$") -> str:
 def operator_line(operator: OperatorEstimate, context: PlanContext, currency: str = "$") -> str:
     """One line for an operator alone: `about 13.5k answers, 1.7M tokens computed, 2.7M spared; 11.6 s on H200 …`."""
     work, device, seconds = operator.work, context.roofline.device, operator.seconds.total
-    cost = f", {currency}{seconds / 3600 * context.price:,.2f}" if context.price else ""
+    cost = f", {money(seconds / 3600 * context.price, currency)}" if context.price else ""
     guess = " (speed assumed)" if device.assumed else f" (speed of light {duration(operator.light)})"
     return (
         f"about {amount(work.answers)} answers, {amount(work.fresh)} tokens computed, {amount(work.reused)} spared; "
@@ -70,6 +70,8 @@ def compare_plan(estimate: PlanEstimate, measured: Sequence[Measured | None]) ->
 
 def duration(seconds: float) -> str:
     """`0.03 s`, `8.1 s`, `12 min`, `3.4 h`."""
+    if 0 < seconds < 0.005:
+        return "<0.01 s"
     if seconds >= 5400:
         return f"{seconds / 3600:,.1f} h"
     if seconds >= 300:
@@ -88,7 +90,12 @@ def amount(number: float) -> str:
 
 def count(number: float) -> str:
     """Rows: `5,000`; a decimal where less than ten are expected."""
-    return f"{number:,.0f}" if number >= 9.95 or number == int(number) else f"{number:.1f}"
+    return f"{number:,.0f}" if number >= 9.95 else f"{max(0.0, number):.1f}".removesuffix(".0")
+
+
+def money(value: float, currency: str) -> str:
+    """`$1.20`, `<$0.01`."""
+    return f"{currency}{value:,.2f}" if value >= 0.005 or not value else f"<{currency}0.01"
 
 
 def percent(share: float) -> str:
@@ -102,7 +109,7 @@ def _header(estimate: PlanEstimate, currency: str) -> list[str]:
     numbers = f" ({precision})" if precision != "auto" else ""
     steps = f"{len(estimate.operators)} AI step{'s' * (len(estimate.operators) > 1)}"
     layout = next(operator.plan.layout for operator in estimate.operators) or context.layout
-    cost = f", {currency}{estimate.cost:,.2f} at {currency}{context.price:,.2f} an hour" if context.price else ""
+    cost = f", {money(estimate.cost, currency)} at {money(context.price, currency)} an hour" if context.price else ""
     share = percent(estimate.light / estimate.seconds) if estimate.seconds else "100%"
     guess = ", device speed assumed" if device.assumed else ""
     return [

@@ -45,7 +45,7 @@ def guesses(operator: OperatorEstimate) -> list[str]:
         "text lengths": lengths,
         "pass rates": [question.rate.source for question in operator.questions],
     }
-    sure = ("table statistics", "column statistics", "size / rows", "hint")
+    sure = ("table statistics", "column statistics", "hint")
     return [what for what, found in sources.items() if any(s not in sure and "sample" not in s for s in found)]
 
 

@@ -122,7 +122,7 @@ def ask_pairs(
     passes = max(1.0, pairs / anchors * tail.mean / chunk)
     each = first + Work(kv_written=written, kv_read=passes * prefix)
     work = each * anchors + run(tail, prefix, answers=1) * pairs
-    return work + Work(reused=-each.fresh * anchors)
+    return work + Work(reused=max(-work.reused, -each.fresh * anchors))
 
 
 def ask_cumulative(histories: float, step: Length, steps: int, rest: Length) -> Work:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
@@ -127,14 +127,19 @@ class Planning:
         """
         arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
         read = [call.arguments[i] for call in calls for i in call.used]
-        sizes = tuple(
-            side_size(plan, [text for text in read if text.references().subsetOf(plan.outputSet())]) for plan in inputs
-        )
+        sizes = tuple(self._input_size(plan, read) for plan in inputs)
         rows = tuple(size.rows for size in sizes)
         self.operators.append(PlannedOperator(spec, arguments, rows, sizes=sizes, **known))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
         shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
         return self.restored(function, shown, names, kept, source)
+
+    def _input_size(self, plan: JavaObject, texts: list[JavaObject]) -> SideSize:
+        """As `side_size`; of what comes out of an AI operator Spark knows nothing, and its bytes mean nothing."""
+        size = side_size(plan, [text for text in texts if text.references().subsetOf(plan.outputSet())])
+        shown = plan.toString() if size.rows is None else ""
+        planned_below = any(operator.spec.name in shown for operator in self.operators)
+        return replace(size, total_bytes=None) if planned_below else size
 
     def restored(
         self, function, shown: str, names: list[str], kept: list[JavaObject], source: JavaObject

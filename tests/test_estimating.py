@@ -59,6 +59,8 @@ def test_only_what_statistics_know_is_estimated():
     for keyed, kind, answers in ((False, "inner", "200k"), (True, "left", "200"), (False, "existence", "10.0k")):
         (line,) = estimating.estimate_lines(join, sizes, known, kind, keyed)
         assert line.startswith(f"about {answers} answers, ") and "guessed" not in line
+    (line,) = estimating.estimate_lines(join, (sizes[0], SideSize(200, None, 8000)), known)
+    assert line.endswith("; guessed: text lengths")
     unknown = SideSize(None, None, 2**63 - 1)
     assert estimating.estimate_lines(join, (sizes[0], unknown), known) == []
     assert estimating.estimate_lines(join, (sizes[0], SideSize(None, None, 8000)), known, keyed=True) == []

@@ -72,8 +72,9 @@ def test_what_is_assumed_is_said():
 
 
 def test_numbers():
-    assert [duration(s) for s in (0.004, 0.996, 8.06, 99.6, 400, 7000)] == [
+    assert [duration(s) for s in (0, 0.004, 0.996, 8.06, 99.6, 400, 7000)] == [
         "0.00 s",
+        "<0.01 s",
         "1.0 s",
         "8.1 s",
         "100 s",
@@ -88,5 +89,5 @@ def test_numbers():
         "44.7M",
         "2.1G",
     ]
-    assert [count(n) for n in (0, 0.31, 9.96, 5000)] == ["0", "0.3", "10", "5,000"]
+    assert [count(n) for n in (-1e-12, 3.0000001, 0.31, 9.96, 5000)] == ["0", "3", "0.3", "10", "5,000"]
     assert [percent(s) for s in (0, 0.0022, 0.0999, 0.5, 0.0001)] == ["0%", "0.2%", "10%", "50%", "<0.1%"]

@@ -55,7 +55,7 @@ def test_explain_estimates_for_a_known_model_and_device(messages):
         quail_spark.explain(messages.sql(sql)),
         re.M,
     )
-    assert lines[0] == "30" and len(lines) == 2
+    assert lines == ["30"]  # of what the filter passes on, Spark knows nothing
 
 
 def test_explain_without_ai_and_without_running(messages):
