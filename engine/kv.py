@@ -8,15 +8,17 @@ from quail_spark.optimizer.errors import EngineError, OutOfPagesError
 class PagePool:
     """K and V of all layers for `pages · page_size` tokens.
 
-    `keys`, `values`: [layers, pages, page_size, kv_heads, head_dim]. Memory is touched only when a page is first
-    written. Not thread-safe: one runner owns it.
+    `keys`, `values`: [layers, pages, page_size, kv_heads, head_dim]. In a CPU's memory a page is touched only when it is
+    first written. On a GPU `values` are zeros at first: kernels read whole runs of slots and give those behind a prefix
+    the weight 0, and 0 · NaN would be NaN. Not thread-safe: one runner owns it.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, page_size: int, dtype, device):
         shape = (layers, pages, page_size, kv_heads, head_dim)
         self.page_size, self.total_pages = page_size, pages
         self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
+        made = torch.empty if torch.device(device).type == "cpu" else torch.zeros
+        self.values = made(shape, dtype=dtype, device=device)
         self._free = list(range(pages - 1, -1, -1))
 
     @property

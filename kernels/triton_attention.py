@@ -33,15 +33,14 @@ def _fold(q, k, v, seen, total, top, out, factor, MASK: tl.constexpr, BOUNDED: t
 
 @triton.jit
 def attention_kernel(
-    q, q_stride, own, pool_k, pool_v, tiles, lows, highs, run_starts, run_counts, before, lse, values, value_stride, scales, scale_stride, factor,
+    q, q_stride, own, pool_k, pool_v, tiles, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    RUN: tl.constexpr, PREFIX: tl.constexpr, CONTINUED: tl.constexpr, BOUNDED: tl.constexpr, MODE: tl.constexpr, STAGES: tl.constexpr,
+    RUN: tl.constexpr, PREFIX: tl.constexpr, BOUNDED: tl.constexpr, MODE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Tile = (first query, queries, first run, first partial run, end of runs, –, –, –); see `triton_plan`.
+    """Tiles as in `triton_plan.TilePlan`. Query i sees own rows `lows[i]` … `highs[i]`.
 
-    Query i sees own rows `lows[i]` … `highs[i]`. Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`;
-    all but the partial ones are RUN long. If CONTINUED, a tile starts from what `gluon_prefix`
-    left in `before` and `lse`. `own` [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors.
+    Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. `own`
+    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8
@@ -59,14 +58,6 @@ def attention_kernel(
 
     if PREFIX:
         begin, partial, end = tl.load(tile + 2), tl.load(tile + 3), tl.load(tile + 4)
-        if CONTINUED:
-            part = query.to(tl.int64) * (GROUP * KV_HEADS) + head * GROUP + flat % GROUP
-            top = tl.load(lse + part, mask=real, other=0.0)
-            out = tl.load(before + (part * DIM)[:, None] + column[None, :], mask=real[:, None], other=0.0).to(
-                tl.float32
-            )
-            total += tl.exp2(top) if BOUNDED else 1.0
-            out = out * total[:, None]
         for run in tl.range(begin, partial, num_stages=STAGES):
             slot = tl.load(run_starts + run)
             k = pool_k.load([slot, head * DIM])

@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .fp8 import BLOCK, Quantised
 from .ragged import PrefixGroup, Ragged
 from .triton_attention import attention_kernel
-from .triton_plan import TilePlan, plan_all, plan_answers
+from .triton_plan import Cut, Kernels, Long, Plan, TilePlan, plan_all, plan_answers, stretches
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ OWN = Launch(rows=64, keys=32, run=32, warps=4, stages=3)
 SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
 FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
-HOPPER_ROWS, HOPPER_RUN = 128, 128  # of `gluon_prefix`
-LONG_PREFIX = 512  # tokens: from here on the Hopper kernel pays
+HOPPER_ROWS, HOPPER_RUN = 128, 64  # of `gluon_attention`
+LONG_SEGMENT, LONG_PREFIX = 1200, 320  # tokens: from here on the Hopper kernel pays
 COPIED_SHARE = 8  # prefix tokens for each new one: up to here scattered prefixes are copied together, each layer
+COPIED_IN_A_RUN = 28  # tokens of a prefix that are copied in the time of a run of the Hopper kernel
 
 
 def can_attend(heads: int, kv_heads: int, head_dim: int) -> bool:
@@ -56,32 +57,23 @@ class TritonAttention:
     def __init__(self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, bounded: bool = False):
         """`bounded`: what `scores_are_bounded` said of every layer."""
         self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
-        copied = sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows
-        self.long = _long_prefixes(ragged, dim, device) and (copied or not _scattered(ragged, LONG_PREFIX))
-        self._shared = OWN if self.long else SHARED
         group = heads // kv_heads
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
-        self._slots = None
-        if _scattered(ragged, LONG_PREFIX if self.long else SHARED.run / 2):
-            if copied:
+        self._shared, self._slots = SHARED, None
+        hopper = None
+        if _on_hopper(dim, device):
+            cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
+            hopper = Long(cut, LONG_SEGMENT, LONG_PREFIX, _programs(device), kv_heads)
+        if _copying_pays(ragged, hopper):
+            if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
                 ragged = _compacted(ragged)
-            else:
-                self._shared = FINE
-        self._all, self._last = self._tables(ragged, group, device)
-
-    def _tables(self, ragged: Ragged, group: int, device) -> list["_Tables"]:
-        """For all tokens and for answers: what the portable kernel does, and for long prefixes what the Hopper kernel does before."""
-        rest, prefix = _without_full_runs(ragged, HOPPER_RUN) if self.long else ragged, [None, None]
-        tiles = (OWN.rows // group, self._shared.rows // group)
-        if self.long:
-            most = HOPPER_ROWS // group
-            prefix = [plan_all(ragged, (most, most), HOPPER_RUN), plan_answers(ragged, most, HOPPER_RUN)]
-        own = [plan_all(rest, tiles, self._shared.run), plan_answers(rest, tiles[1], self._shared.run)]
-        return [
-            _Tables(plan, device, _Tables(before, device) if before else None)
-            for plan, before in zip(own, prefix, strict=True)
-        ]
+            elif _scattered(ragged).any():
+                self._shared, hopper = FINE, None
+        shared = Cut(self._shared.rows // group, self._shared.run)
+        kernels = Kernels(Cut(OWN.rows // group, OWN.run), shared, hopper)
+        self._all = _Tables(plan_all(ragged, kernels), device)
+        self._last = _Tables(plan_answers(ragged, kernels), device)
 
     def attend(
         self, qkv: torch.Tensor, heads: int, pool_k: torch.Tensor, pool_v: torch.Tensor, out: torch.Tensor | Quantised
@@ -105,24 +97,22 @@ class TritonAttention:
         dim = q.shape[-1]
         assert q.stride(1) == own.stride(1) == dim and q.stride(2) == own.stride(2) == 1
         own = torch.as_strided(own, (self.rows, 2 * self.kv_heads * dim), (own.stride(0), 1))
-        if tables.plain:
-            self._launch(tables, slice(0, tables.plain), q, own, None, None, out, plain)
-        if tables.plain < tables.count:
-            if self._slots is not None:
-                pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
-            part, tiles = None, slice(tables.plain, tables.count)
-            if tables.before:
-                from .gluon_prefix import attend_prefix  # Gluon needs the card
+        short, long = tables.short, tables.long
+        if short.plain:
+            self._launch(tables, slice(0, short.plain), q, own, None, out, plain)
+        if self._slots is not None:
+            pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
+        if short.plain < len(short.tiles):
+            self._launch(tables, slice(short.plain, len(short.tiles)), q, own, (pool_k, pool_v), out, self._shared)
+        if len(long.tiles):
+            from .gluon_attention import attend_long  # Gluon needs the card
 
-                before = tables.before
-                part = attend_prefix(
-                    q, pool_k, pool_v, before.tiles[before.plain :], before.run_starts, _factor(dim), self.bounded
-                )
-            self._launch(tables, tiles, q, own, (pool_k, pool_v), part, out, self._shared)
+            pools = (pool_k, pool_v)
+            attend_long(q, own, pools, long, tables.items, tables.lows, tables.highs, out, _factor(dim), self.bounded)
 
-    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, part, out, launch: Launch) -> None:
-        """`pools` None: tiles without a prefix. `part`: what the full runs of the prefixes gave."""
-        dim, by_block = q.shape[-1], isinstance(out, Quantised)
+    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, launch: Launch) -> None:
+        """The portable kernel. `pools` None: tiles without a prefix."""
+        dim, by_block, short = q.shape[-1], isinstance(out, Quantised), tables.short
         assert not by_block or dim == BLOCK
         values, scales = out if by_block else (out, out)
         own_keys = TensorDescriptor(own, own.shape, own.stride(), [launch.keys, dim])
@@ -131,56 +121,69 @@ class TritonAttention:
             if pools
             else [own_keys] * 2
         )
-        before, lse = part or (q, q)
         attention_kernel[((tiles.stop - tiles.start) * self.kv_heads,)](
-            q, q.stride(0), own_keys, *keys, tables.tiles[tiles], tables.lows, tables.highs, tables.run_starts, tables.run_counts, before, lse,
+            q, q.stride(0), own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
             values, values.stride(0), scales, scales.stride(1) if by_block else 0, _factor(dim),
             GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=launch.rows, KEYS=launch.keys, RUN=launch.run,
-            PREFIX=pools is not None, CONTINUED=part is not None, BOUNDED=self.bounded, MODE=int(by_block),
+            PREFIX=pools is not None, BOUNDED=self.bounded, MODE=int(by_block),
             STAGES=launch.stages, num_warps=launch.warps,
         )  # fmt: skip
 
 
 class _Tables:
-    """A `TilePlan` on the device, sent in one copy. `before`: tables of the kernel that goes first."""
+    """A `Plan` on the device, sent in one copy; `short` and `long` are again `TilePlan`s."""
 
-    def __init__(self, plan: TilePlan, device, before: "_Tables | None" = None):
-        self.before = before
-        parts = [plan.tiles.ravel(), plan.lows, plan.highs, plan.run_starts, plan.run_counts]
+    def __init__(self, plan: Plan, device):
+        parts = [plan.lows, plan.highs, plan.items.ravel()]
+        for kernel in (plan.short, plan.long):
+            parts += [kernel.tiles.ravel(), kernel.run_starts, kernel.run_counts]
         parts = [np.pad(part, (0, -len(part) % 4)) for part in parts]  # 16 bytes
         packed = torch.from_numpy(np.concatenate(parts))
         if torch.device(device).type == "cuda":
             packed = packed.pin_memory()
         sent = packed.to(device, non_blocking=True).split([len(part) for part in parts])
-        self.plain, self.count = plan.plain, len(plan.tiles)
-        self.tiles = sent[0].view(-1, plan.tiles.shape[1])
-        self.lows, self.highs, self.run_starts, self.run_counts = sent[1:]
+        self.lows, self.highs = sent[:2]
+        self.items = sent[2][: plan.items.size].view(plan.items.shape)
+        self.short, self.long = (
+            TilePlan(tiles.view(-1, kernel.tiles.shape[1]), kernel.plain, starts, counts)
+            for kernel, (tiles, starts, counts) in ((plan.short, sent[3:6]), (plan.long, sent[6:9]))
+        )
 
 
-def _long_prefixes(ragged: Ragged, dim: int, device) -> bool:
-    """Whether the Hopper kernel takes the prefixes: all are long."""
+def _on_hopper(dim: int, device) -> bool:
     return (
-        torch.device(device).type == "cuda"
-        and torch.cuda.get_device_capability(device) == (9, 0)
-        and dim in (64, 128)
-        and bool(ragged.groups)
-        and min(len(g.slots) for g in ragged.groups) >= LONG_PREFIX
+        torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and dim in (64, 128)
     )
 
 
-def _without_full_runs(ragged: Ragged, run: int) -> Ragged:
-    """What remains of each prefix behind its runs of `run` neighbouring slots."""
-    groups = []
-    for g in ragged.groups:
-        pieces = g.slots.tensor_split((g.slots.diff() != 1).nonzero().flatten() + 1)
-        groups.append(PrefixGroup(g.first, g.last, torch.cat([piece[len(piece) // run * run :] for piece in pieces])))
-    return Ragged(ragged.starts, groups, ragged.answers)
+def _programs(device) -> int:
+    """One for each multiprocessor: its memory holds no second one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _scattered(ragged: Ragged, least: float) -> bool:
-    """Whether some prefix lies in several runs of neighbouring slots that are shorter than `least` on average."""
-    runs = [(len(g.slots), 1 + int((g.slots.diff() != 1).sum())) for g in ragged.groups]
-    return any(count > 1 and length / count < least for length, count in runs)
+def _copying_pays(ragged: Ragged, hopper: Long | None) -> bool:
+    """Whether prefixes lie in so short runs that copying them together is faster."""
+    if not ragged.groups:
+        return False
+    lengths = np.array([len(g.slots) for g in ragged.groups])
+    long = lengths >= LONG_PREFIX if hopper else np.zeros(len(lengths), bool)
+    if (_scattered(ragged) & ~long).any():
+        return True
+    if not long.any():
+        return False
+    owner, _, stretch = stretches([g.slots.numpy() for g in ragged.groups])
+    runs = np.bincount(owner, -(-stretch // HOPPER_RUN), len(lengths)) - -(-lengths // HOPPER_RUN)
+    queries = np.array([ragged.starts[g.last] - ragged.starts[g.first] for g in ragged.groups])
+    spared = (runs * -(-queries // hopper.cut.queries))[long].sum()
+    return spared * COPIED_IN_A_RUN > lengths.sum()
+
+
+def _scattered(ragged: Ragged) -> np.ndarray:
+    """Which prefixes lie in several runs of neighbouring slots that fill less than half a step on average."""
+    owner, _, stretch = stretches([g.slots.numpy() for g in ragged.groups])
+    runs = np.bincount(owner, minlength=len(ragged.groups))
+    slots = np.bincount(owner, stretch, len(ragged.groups))
+    return (runs > 1) & (slots < runs * SHARED.run / 2)
 
 
 def _compacted(ragged: Ragged) -> Ragged:

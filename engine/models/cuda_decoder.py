@@ -102,8 +102,8 @@ class CudaDecoder:
         c, item = self.config, self.dtype.itemsize
         residual, normed = c.hidden * item, c.hidden * item
         width = (c.heads + 2 * c.kv_heads) * c.head_dim
-        # qkv, attention's output (twice: a part in float32, or quantised), and prefixes that are copied together
-        attention = width * item + c.heads * c.head_dim * (item + 4) + COPIED_SHARE * 2 * c.kv_heads * c.head_dim * item
+        # qkv, attention's output (plain and quantised), and prefixes that are copied together
+        attention = width * item + c.heads * c.head_dim * (item + 1) + COPIED_SHARE * 2 * c.kv_heads * c.head_dim * item
         mlp = 2 * c.intermediate * item + c.intermediate * item + c.hidden * item
         return residual + normed + max(attention, mlp)
 

@@ -12,12 +12,14 @@ from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
 from quail_spark.kernels import fp8, naive
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
-from quail_spark.kernels.triton_plan import plan_all, plan_answers
+from quail_spark.kernels.triton_plan import Cut, Kernels, Long, plan_all, plan_answers
 from quail_spark.kernels.triton_quantise import empty_quantised
-from quail_spark.kernels.triton_ragged import LONG_PREFIX, TritonAttention, can_attend, scores_are_bounded
+from quail_spark.kernels.triton_ragged import LONG_PREFIX, LONG_SEGMENT, TritonAttention, can_attend, scores_are_bounded
 
 PAGE = 16
 TOLERANCE = 6e-3
+HOPPER = ON_CARD and torch.cuda.get_device_capability() == (9, 0)
+on_hopper = pytest.mark.skipif(not HOPPER, reason="the interpreter has no Gluon, and the kernel is Hopper's")
 if ON_CARD:
     SHAPES = [
         (32, 8, 128),
@@ -68,12 +70,17 @@ def random_ragged(rng, free, groups, longest, pool_pages=4000) -> Ragged:
 
 
 def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
-    """`attend` and `attend_last` against the oracle; slots outside the prefixes and rows outside the chunk hold NaN."""
+    """`attend` and `attend_last` against the oracle.
+
+    Slots outside the prefixes and rows outside the chunk hold NaN; only V of such slots must be finite for the Hopper kernel.
+    """
     spare = 5
     qkv = poisoned(ragged.rows + spare, heads + 2 * kv_heads, dim)
     qkv[: ragged.rows] = torch.randn(ragged.rows, heads + 2 * kv_heads, dim, device=DEVICE).to(HALF)
     slots = torch.cat([g.slots for g in ragged.groups]) if ragged.groups else torch.empty(0, dtype=torch.long)
     pools = [poisoned(int(slots.max()) + 3 if len(slots) else 1, kv_heads, dim) for _ in "kv"]
+    if HOPPER:
+        pools[1].fill_(1e4)
     for pool in pools:
         pool[slots.to(DEVICE)] = torch.randn(len(slots), kv_heads, dim, device=DEVICE).to(HALF)
     wide = [pool.float() for pool in pools]
@@ -154,13 +161,10 @@ def test_long_context(tokens, prefix):
         check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
 
 
-@pytest.mark.skipif(
-    not ON_CARD or torch.cuda.get_device_capability() != (9, 0),
-    reason="the interpreter has no Gluon, and the kernel is Hopper's",
-)
+@on_hopper
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("page", [1024, 16])
-@pytest.mark.parametrize("prefix", [LONG_PREFIX, LONG_PREFIX + 1, 639, 640, 4100])
+@pytest.mark.parametrize("page", [1024, 64, 16])
+@pytest.mark.parametrize("prefix", [LONG_PREFIX - 1, LONG_PREFIX, LONG_PREFIX + 1, 639, 640, 4100])
 @pytest.mark.parametrize("shape", [(32, 8, 128), (14, 2, 64), (40, 8, 128), (4, 4, 128)], ids=str)
 def test_long_prefixes(shape, prefix, page, bounded):
     rng = np.random.default_rng()
@@ -171,6 +175,29 @@ def test_long_prefixes(shape, prefix, page, bounded):
     check(Ragged([0, *np.cumsum(lengths).tolist()], groups, list(range(0, 70, 3))), *shape, bounded=bounded)
 
 
+@on_hopper
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("shape", [(32, 8, 128), (14, 2, 64), (40, 8, 128), (4, 4, 128)], ids=str)
+def test_long_segments_behind_chains(shape, bounded):
+    """A chain's nodes end within a page, so that its runs are partial; some segments are long themselves."""
+    rng, page = np.random.default_rng(), 64
+    first = np.cumsum([0, *rng.integers(1, 14, 40)])
+
+    def nodes(count):
+        return torch.cat(
+            [int(rng.choice(first)) * page + torch.arange(int(rng.integers(1, 800))) for _ in range(count)]
+        )
+
+    lengths = [*rng.integers(1, 700, 4), LONG_SEGMENT - 1, LONG_SEGMENT, 1300]
+    lengths += [*rng.integers(1, 40, 12), 700, 1, 65, 640, 1400, 2]
+    groups = [PrefixGroup(5, 6, nodes(1)[:70]), PrefixGroup(6, 19, nodes(7)), PrefixGroup(19, 22, nodes(3))]
+    groups += [PrefixGroup(22, 23, nodes(12)), PrefixGroup(23, 25, nodes(2))]
+    ragged = Ragged([0, *np.cumsum(lengths).tolist()], groups, [0, 3, 4, *range(6, 25, 2)])
+    check(ragged, *shape, bounded=bounded)
+    if shape[2] == 128:
+        check(ragged, *shape, bounded=bounded, quantised=True)
+
+
 def test_no_answers_and_no_rows():
     check(Ragged([0, 4, 9], [PrefixGroup(1, 2, torch.arange(3))], []), *SHAPES[0])
     plan = TritonAttention(Ragged([0], [], []), 4, 2, 64, DEVICE)
@@ -178,22 +205,44 @@ def test_no_answers_and_no_rows():
     plan.attend(empty, 4, empty, empty, empty)
 
 
+@pytest.mark.parametrize("least", [1, 100, 10**9])
 @pytest.mark.parametrize("plan", [plan_all, plan_answers])
 @pytest.mark.parametrize("tile,run", [(32, 64), (1, 16), (7, 128)])
-def test_tiles_hold_every_query_once_and_runs_every_slot(plan, tile, run):
-    rng = np.random.default_rng()
-    ragged = random_ragged(rng, 12, 9, 150)
-    got = plan(ragged, (tile, tile) if plan is plan_all else tile, run)
-    seen = np.concatenate([np.arange(t[0], t[0] + t[1]) for t in got.tiles])
+def test_tiles_hold_every_query_once_and_runs_every_slot(plan, tile, run, least):
+    ragged = random_ragged(np.random.default_rng(), 12, 9, 150)
+    got = plan(ragged, Kernels(Cut(tile, run), Cut(tile, run), Long(Cut(2 * tile, 2 * run), least, least, 11, 3)))
+    assert sorted(got.items[got.items >= 0]) == list(range(3 * len(got.long.tiles))) and got.items.shape[1] <= 11
+    assert (got.items[:-1] >= 0).all()
+    tiles = [(kernel, *row) for kernel in (got.short, got.long) for row in kernel.tiles]
+    seen = np.concatenate([np.arange(first, first + count) for _, first, count, *_ in tiles])
     assert sorted(seen) == list(range(ragged.rows if plan is plan_all else len(ragged.answers)))
-    assert got.tiles[:, 1].max() <= tile and (got.tiles[: got.plain, 2:5] == 0).all()
+    assert (got.short.tiles[: got.short.plain, 2:5] == 0).all()
     segment_of = np.repeat(np.arange(ragged.segments), np.diff(ragged.starts))
-    for first, count, begin, partial, end, *_ in got.tiles:
-        group = {segment_of[got.highs[i]] for i in range(first, first + count)}
+    for kernel, first, count, begin, partial, end, low, shared, steps in tiles:
+        most, step = (2 * tile, 2 * run) if kernel is got.long else (tile, run)
+        assert count <= most
+        rows = got.highs[first : first + count]
+        group = set(segment_of[rows])
         want = [g.slots.numpy() for g in ragged.groups if g.first <= min(group) and max(group) < g.last]
-        slots = [np.arange(s, s + c) for s, c in zip(got.run_starts[begin:end], got.run_counts[begin:end], strict=True)]
+        runs = zip(kernel.run_starts[begin:end], kernel.run_counts[begin:end], strict=True)
+        slots = [np.arange(s, s + c) for s, c in runs]
         assert sorted(np.concatenate([[], *slots])) == sorted(np.concatenate([[], *want]))
-        assert (got.run_counts[begin:partial] == run).all() and (got.run_counts[partial:end] < run).all()
+        assert (kernel.run_counts[begin:partial] == step).all() and (kernel.run_counts[partial:end] < step).all()
+        lows = got.lows[first : first + count]
+        assert low == lows.min() and low + shared * step <= rows.min() + 1
+        assert shared == 0 or (lows == low).all()
+        assert low + (steps - 1) * step <= rows.max() < low + steps * step
+
+
+def test_long_prefixes_and_long_segments_go_to_the_kernel_for_them():
+    groups = [PrefixGroup(1, 3, torch.arange(90)), PrefixGroup(4, 5, torch.arange(60))]
+    ragged = Ragged([0, 100, 109, 120, 219, 319], groups, [0, 2, 4])
+    kernels = Kernels(Cut(16, 32), Cut(32, 64), Long(Cut(32, 128), 100, 90, 132, 8))
+    plan, answers = plan_all(ragged, kernels), plan_answers(ragged, kernels)
+    queries = [np.concatenate([np.arange(t[0], t[0] + t[1]) for t in k.tiles]) for k in (plan.short, plan.long)]
+    assert [sorted(q) for q in queries] == [[*range(120, 219)], [*range(120), *range(219, 319)]]
+    assert answers.short.tiles[:, 0].tolist() == [0, 2] and answers.long.tiles[:, 0].tolist() == [1]
+    assert not len(plan_all(ragged, Kernels(Cut(16, 32), Cut(32, 64))).long.tiles)
 
 
 def test_a_prefix_without_slots_has_no_runs():
@@ -202,7 +251,7 @@ def test_a_prefix_without_slots_has_no_runs():
         PrefixGroup(1, 2, torch.arange(0)),
         PrefixGroup(2, 3, torch.arange(5)),
     ]
-    got = plan_all(Ragged([0, 3, 5, 9], groups, []), (32, 32), 64)
+    got = plan_all(Ragged([0, 3, 5, 9], groups, []), Kernels(Cut(32, 32), Cut(32, 64))).short
     assert {tuple(t[[0, 2, 3, 4]]) for t in got.tiles} == {(0, 0, 1, 2), (3, 2, 2, 2), (5, 2, 2, 3)}
 
 
