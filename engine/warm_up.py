@@ -8,6 +8,7 @@ from .runner import Runner
 
 QUESTION = 30
 PREFIXES = (70, 700)  # tokens: below and above where attention changes kernels
+DOCUMENTS = (30, 200, 1300)  # likewise
 
 
 def warm_up(runner: Runner) -> None:
@@ -24,7 +25,7 @@ def warm_up(runner: Runner) -> None:
         return Segment(tokens(count), parent, keep)
 
     longest = runner.max_context - QUESTION - 1
-    runner.run([segment(min(QUESTION, longest)), segment(min(200, longest))])
+    runner.run([segment(min(length, longest)) for length in DOCUMENTS])
     for length in PREFIXES:
         length = min(length, longest)
         _, nodes = runner.run([segment(length + 1, keep=length) for _ in range(2)])
