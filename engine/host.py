@@ -21,6 +21,7 @@ from quail_spark.optimizer.errors import EngineStartError
 
 from .cache import cache_dir
 from .config import EngineConfig
+from .devices import address_of
 from .evaluator import Evaluator
 from .lifetime import End, Lifetime
 from .processes import own_process
@@ -169,7 +170,7 @@ class Host:
             "pid": os.getpid(),
             "application": state.application,
             "model": state.config.model,
-            "device": state.config.device,
+            "device": address_of(state.config.device),
             "host": socket.gethostname(),
             "log": str(self._directory.log(state.run)),
             "state": state.state,

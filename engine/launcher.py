@@ -24,6 +24,7 @@ from quail_spark.optimizer.errors import EngineError, EngineStartError
 
 from .config import EngineConfig
 from .connection import Connection, EngineGone
+from .devices import address_of
 from .processes import ProcessId, is_alive
 from .runtime_dir import (
     READY,
@@ -61,7 +62,7 @@ class EngineAddress:
     @property
     def directory(self) -> RuntimeDirectory:
         """Where it lives."""
-        return RuntimeDirectory.of(self.application, self.config.device)
+        return RuntimeDirectory.of(self.application, address_of(self.config.device))
 
 
 def find_or_start(address: EngineAddress) -> Connection:
@@ -229,6 +230,7 @@ def engine_environment() -> dict[str, str]:
     site = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     if not checkout and package.parent not in site:
         paths.append(package.parent)
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's numbers, and so discovery scripts'
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads would take the cores from Spark's
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(map(str, paths)))
     return environment

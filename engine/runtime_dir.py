@@ -32,6 +32,7 @@ STARTING, READY, ENDED = "starting", "ready", "ended"
 
 # A socket's path may have 103 bytes on every system; below the temporary directory ours takes up to 62.
 _LONGEST_TMP = 41
+_LONGEST_DEVICE = 7
 _YOUNG = 60.0  # seconds in which a directory without an engine is taken for one that is just being made
 
 
@@ -69,8 +70,9 @@ class State:
 
 
 def identity(config: EngineConfig) -> str:
-    """What makes two engines the same: all settings but the timeouts."""
-    return replace(config, idle_timeout=0.0, start_timeout=1.0).to_json()
+    """What makes two engines of one directory the same: all settings but the timeouts, and the device, which has another
+    number in a process to which other GPUs are visible."""
+    return replace(config, device="cpu", idle_timeout=0.0, start_timeout=1.0).to_json()
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,12 @@ class RuntimeDirectory:
 
     @staticmethod
     def of(application: str, device: str) -> "RuntimeDirectory":
-        """The directory of this user's engine for `application` (a Spark application id) and `device`."""
-        return RuntimeDirectory(application_directory(application) / device.replace(":", "-"))
+        """The directory of this user's engine for `application` (a Spark application id) and `device` (an address, see
+        devices.py)."""
+        name = device.replace(":", "-")
+        if len(name) > _LONGEST_DEVICE:
+            name = f"g{blake2b(device.encode(), digest_size=3).hexdigest()}"
+        return RuntimeDirectory(application_directory(application) / name)
 
     def prepare(self) -> None:
         """Create it if need be. Raises EngineStartError when a level of it isn't private to this user."""

@@ -7,7 +7,7 @@ The file, `engine-<run>.stats.json`, holds one object (schema 1; times in second
     schema            1
     run, pid          number of this engine in its directory; its process id
     application       Spark application id
-    model, device     as in the engine's configuration
+    model, device     as in the engine's configuration; a GPU by its address (see devices.py)
     host              name of the machine
     log               path of the engine's log
     state, reason     "ready" or "ended", and why it ended (null before; a killed engine stays "ready")

@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument("--application", metavar="ID", help="only those of one Spark application")
     metrics.set_defaults(run=_metrics)
 
+    script = commands.add_parser("gpu-script", help="print the path of a GPU discovery script for Spark")
+    script.set_defaults(run=_gpu_script)
+
     settings = commands.add_parser("settings", help="print the table of spark.quail.* settings")
     settings.set_defaults(run=_settings)
     return parser
@@ -70,6 +73,11 @@ def _metrics(options: argparse.Namespace) -> int:
     from .prometheus import machine_metrics
 
     print(machine_metrics(options.application), end="")
+    return 0
+
+
+def _gpu_script(options: argparse.Namespace) -> int:
+    print(Path(__file__).with_name("data") / "discover_gpus.sh")
     return 0
 
 

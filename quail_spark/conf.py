@@ -77,7 +77,7 @@ SETTINGS = (
         "Directory of safetensors, GGUF file, or hub id. Empty: the default small model (`quail-spark fetch-model`).",
         "model",
     ),
-    Setting("device", "auto", str, "`auto`, `cpu` or `cuda:N`.", "device"),
+    Setting("device", "auto", str, "`auto`, `cpu` or `cuda:N`; see gpus.md.", "device"),
     Setting(
         "dtype",
         "auto",

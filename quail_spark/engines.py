@@ -3,10 +3,10 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from glob import glob
 
 from quail_spark.engine.client import EngineClient, connect
 from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.devices import count_gpus, device_of
 from quail_spark.optimizer.errors import SetupError
 
 from .conf import QuailConf
@@ -50,7 +50,8 @@ def task_engine() -> EngineClient:
     Raises what the engine's start raises, ModelError when there is no model.
     """
     conf, application = task_settings()
-    config = conf.engine(model=resolve_model(conf["model"]), device=resolve_device(conf["device"], task_gpus()))
+    device = resolve_device(conf["device"], task_gpus(), partition=task_partition())
+    config = conf.engine(model=resolve_model(conf["model"]), device=device)
     if (config, application) not in _clients:
         _clients[config, application] = connect(config, application)
     return _clients[config, application]
@@ -74,11 +75,22 @@ def task_gpus() -> Sequence[str]:
     return gpu.addresses if gpu is not None else []
 
 
-def resolve_device(setting: str, gpus: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> str:
-    """`auto` becomes the task's first GPU, else `cuda:0` where the machine has one that is not hidden, else `cpu`."""
+def task_partition() -> int:
+    """The number of this task's partition; 0 outside of a task."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task.partitionId() if task is not None else 0
+
+
+def resolve_device(
+    setting: str, gpus: Sequence[str] = (), environment: Mapping[str, str] = os.environ, partition: int = 0
+) -> str:
+    """`auto` becomes the task's first GPU; where Spark manages none, the visible GPUs take turns by partition, so that
+    a partition stays on its GPU through the stages of a query and its retries; `cpu` where none is visible."""
     if setting != "auto":
         return setting
     if gpus:
-        return f"cuda:{gpus[0]}"
-    hidden = environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    return "cuda:0" if not hidden and glob("/dev/nvidia[0-9]*") else "cpu"
+        return device_of(gpus[0], environment)
+    count = count_gpus(environment)
+    return f"cuda:{partition % count}" if count else "cpu"

@@ -54,7 +54,7 @@ def test_wheel_holds_every_module_below_quail_spark(wheel):
     expected = {
         f"{'' if folder == 'quail_spark' else 'quail_spark/'}{path.relative_to(ROOT)}"
         for folder in ("quail_spark", *MAPPED)
-        for pattern in ("*.py", "*.java")
+        for pattern in ("*.py", "*.java", "*.sh")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert expected <= names
@@ -72,6 +72,7 @@ def test_wheel_declares_command_and_licence(wheel):
 def test_wheel_installs_and_imports(wheel, tmp_path):
     target = tmp_path / "site"
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel, cwd=tmp_path)
+    assert os.access(target / "quail_spark" / "data" / "discover_gpus.sh", os.X_OK), "Spark runs it as it is"
     assert not [name for name in MAPPED if (target / name).exists()]
     out = run(sys.executable, "-c", f"import sys; {IMPORTS}; {SHOW}", cwd=tmp_path, PYTHONPATH=str(target))
     assert all(Path(path).is_relative_to(target) for path in out.split())

@@ -181,6 +181,7 @@ def test_a_class_that_is_not_there(spark):
         ("cpu", ["3"], None, True, "cpu"),
         ("cuda:2", [], None, False, "cuda:2"),
         ("auto", ["3", "1"], None, True, "cuda:3"),
+        ("auto", ["3", "1"], "1,3", True, "cuda:1"),
         ("auto", [], None, True, "cuda:0"),
         ("auto", [], "0", True, "cuda:0"),
         ("auto", [], "", True, "cpu"),
@@ -189,5 +190,5 @@ def test_a_class_that_is_not_there(spark):
     ],
 )
 def test_device(monkeypatch, setting, gpus, hidden, found, device):
-    monkeypatch.setattr("quail_spark.engines.glob", lambda pattern: ["/dev/nvidia0"] if found else [])
+    monkeypatch.setattr("quail_spark.engine.devices.glob", lambda pattern: ["/dev/nvidia0"] if found else [])
     assert resolve_device(setting, gpus, {} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}) == device
