@@ -13,9 +13,10 @@ import pytest
 from .engine_calls import calls
 from .oracle import answer
 from .query_maker import Maker, make_tables
-from .sql_model import Questions, World
+from .questions import Questions
+from .sql_model import World
 
-QUERIES = int(os.environ.get("QUAIL_SPARK_GENERATED", "24"))
+QUERIES = int(os.environ.get("QUAIL_SPARK_GENERATED", "64"))
 FIRST = int(os.environ.get("QUAIL_SPARK_SEED", "0"))
 TOGETHER = 8  # queries over the same tables, in one job
 JOBS = [range(seed, min(seed + TOGETHER, FIRST + QUERIES)) for seed in range(FIRST, FIRST + QUERIES, TOGETHER)]
