@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from quail_spark.engine.cache import cache_dir
+from quail_spark.engine.memory_plan import CPU_KV_BYTES
 from quail_spark.engine.runtime_dir import root
 from quail_spark.optimizer.errors import ModelError
 
@@ -136,7 +137,7 @@ def _default_model() -> Iterator[Check]:
 
 def _memory(model_bytes: int) -> Check:
     """The engine holds the weights once, the KV pages, and what a forward pass works with."""
-    kv = QuailConf()["engine.kvMemory"]
+    kv = QuailConf()["engine.kvMemory"] or CPU_KV_BYTES
     needed = model_bytes + kv + (1 << 30)
     free = _available_memory()
     if free is None:
