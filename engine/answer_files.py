@@ -1,6 +1,6 @@
 """Answers in Parquet files that are added and never changed, below a path on any file system that pyarrow knows.
 
-    <location>/<model>/answers-<milliseconds since 1970>-<host>-<process>-<random>.parquet
+    <location>/<model>/answers-<nanoseconds since 1970>-<host>-<process>-<random>.parquet
 
 `model` is a hash of whatever answers depend on besides the prompt; the columns are `key` (binary, 16 bytes: the hash of
 a prompt) and `margin` (float32); the schema's metadata says whose answers these are. A file is written under a hidden
@@ -118,7 +118,7 @@ class AnswerFiles:
 
     def write(self, run: Run) -> str:
         """Add a file; returns its name."""
-        name = f"answers-{time.time_ns() // 1_000_000}-{_host()}-{os.getpid()}-{secrets.token_hex(4)}.parquet"
+        name = f"answers-{time.time_ns()}-{_host()}-{os.getpid()}-{secrets.token_hex(4)}.parquet"
         path, draft = f"{self._directory}/{name}", f"{self._directory}/.{name}"
         facts = json.dumps({"schema": 1, "identity": self._identity})
         columns = [
