@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import dataclass, field, replace
+from inspect import signature
 
 from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
@@ -180,9 +181,10 @@ class Planning:
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import UserDefinedType, _parse_datatype_json_string
 
+        zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}  # from Spark 4.3 on
         try:
             parsed = _parse_datatype_json_string(data_type.json())
-            to_arrow_type(parsed)
+            to_arrow_type(parsed, **zone)
         except Exception:
             return False
         return not isinstance(parsed, UserDefinedType)
