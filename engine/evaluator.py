@@ -1,13 +1,14 @@
 """What the engine process serves: an evaluator opens a session for each stream of one operator's rows."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from quail_spark.optimizer.plan import OperatorSpec
 
-from .answer_store import AnswerStore
+if TYPE_CHECKING:  # Spark's Python workers do without it
+    from .answer_store import AnswerStore
 
 Texts = list[list[str | None]]  # texts[row][column]
 
@@ -57,7 +58,7 @@ class Session(Protocol):
 class Evaluator(Protocol):
     """One model on one device. `store`: where its answers outlive it."""
 
-    store: AnswerStore | None
+    store: "AnswerStore | None"
 
     def open(self, spec: OperatorSpec) -> Session:
         """Start a stream. Raises QuailError when the operator can't be served."""

@@ -21,7 +21,7 @@ while not Path(go).exists():
 try:
     engine = connect(EngineConfig(model), application, owner)
     answers = [batch.codes.tolist() for batch in engine.rows(spec, [[["a"], ["bb"]]])]
-    heavy = [name for name in ("torch", "pandas", "transformers") if name in sys.modules]
+    heavy = [name for name in ("torch", "pandas", "transformers", "pyarrow.parquet") if name in sys.modules]
     print(engine.stats()["pid"], answers, heavy, flush=True)
 except QuailError as error:
     print(type(error).__name__, str(error).replace("\n", "|"), flush=True)
