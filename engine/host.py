@@ -77,7 +77,7 @@ class Host:
             self._record_failure(error)
             raise
         seconds = time.time() - self._started
-        self._stats.update(state=READY, load_seconds=seconds, describe=described)
+        self._update_stats(state=READY, load_seconds=seconds, describe=described)
         self._stats.write()
         self._lifetime.ready()
         self._change_state(state=READY)
