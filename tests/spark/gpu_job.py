@@ -36,13 +36,14 @@ def main(master: str, *settings: str) -> None:
     quail_spark.enable(spark, model=MODEL, progress="false", batch_rows=5)
     rows = sorted(row.id for row in spark.sql(QUERY).collect())
     given = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).map(addresses).collect()
-    engines = read_stats(spark.sparkContext.applicationId)
+    application = spark.sparkContext.applicationId
+    engines = read_stats(application)
     found = [
         {"device": e["device"], "run": e["run"], "rows": sum(o["rows"] for o in e["operators"].values())}
         for e in engines
     ]
     spark.stop()
-    print(json.dumps({"engines": found, "rows": rows, "addresses": given}))
+    print(json.dumps({"application": application, "engines": found, "rows": rows, "addresses": given}))
 
 
 def addresses(_: int) -> list[str]:

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+import pyspark
 
 import quail_spark
 from quail_spark.engine.scripted import scripted_answer
@@ -22,11 +25,13 @@ def run(visible: str, master: str, **settings: object) -> dict:
     given = [f"spark.{name.replace('_', '.')}={value}" for name, value in settings.items()]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": visible}
     command = [sys.executable, "-P", str(job), master, *given]
-    with tempfile.TemporaryDirectory() as work:  # else below Spark's own directory
-        environment["SPARK_WORKER_DIR"] = work
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.strip().splitlines()[-1])
+    work = Path(pyspark.__file__).parent / "work"  # a local cluster's workers leave their logs there
+    shutil.rmtree(work / result["application"], ignore_errors=True)
+    with suppress(OSError):
+        work.rmdir()
     assert result["rows"] == EXPECTED
     assert sum(engine["rows"] for engine in result["engines"]) == ROWS
     return result
