@@ -14,8 +14,10 @@ from weakref import WeakKeyDictionary
 from quail_spark.optimizer.errors import QuailError
 
 from .conf import QuailConf
+from .file_names import read_file_names_first
 from .join_kinds import refuse_unplanned
 from .jvm import new_instance
+from .keeping_kv import Document, asked_below
 from .plan_filter import plan_filter
 from .plan_join import plan_join
 from .planning import NotPlanned, PlannedOperator, Planning
@@ -151,6 +153,7 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
     """
     conf = session.settings()
     planning = Planning(Catalyst(session), builder, conf)
+    plan = read_file_names_first(planning, plan)
     if not conf["optimizer.enabled"]:
         refuse_unplanned(planning, unnested(planning, plan))
         return plan
@@ -172,13 +175,16 @@ def unnested(planning: Planning, plan: JavaObject) -> JavaObject:
     return planning.catalyst.without_predicate_subqueries(plan) if planning.nests_ai(plan) else plan
 
 
-def rewrite(planning: Planning, plan: JavaObject, required: set[int] | None) -> JavaObject:
-    """Apply the rules bottom-up. `required`: ids of the attributes that are read above `plan` (None: all)."""
+def rewrite(
+    planning: Planning, plan: JavaObject, required: set[int] | None, asked: frozenset[Document] = frozenset()
+) -> JavaObject:
+    """Apply the rules bottom-up. `required`: ids of the attributes that are read above `plan` (None: all); `asked`: the
+    documents that operators above ask about."""
     if not planning.mentions_ai(plan):
         return plan
-    below = _required_below(planning, plan, required)
+    below, asked_below_it = _required_below(planning, plan, required), asked_below(planning, plan, asked)
     children = items(plan.children())
-    rewritten = [rewrite(planning, child, below) for child in children]
+    rewritten = [rewrite(planning, child, below, asked_below_it) for child in children]
     if any(new is not old for new, old in zip(rewritten, children, strict=True)):
         plan = plan.withNewChildren(planning.catalyst.seq(rewritten))
     rule = RULES.get(kind(plan))
@@ -186,6 +192,7 @@ def rewrite(planning: Planning, plan: JavaObject, required: set[int] | None) -> 
         if any(planning.calls_ai(e) for e in items(plan.expressions())):
             planning.note(f"an AI call in {PLACES.get(kind(plan), kind(plan))} runs as a UDF")
         return plan
+    planning.asked_later = asked
     try:
         return rule(planning, plan, required)
     except NotPlanned as reason:

@@ -61,6 +61,8 @@ def _operator(number: int, operator: PlannedOperator) -> list[str]:
         how = (
             f"layout: {layout}; a document's KV is kept from one predicate to the next; a row leaves at its first FALSE"
         )
+    if spec.retain:
+        how += "; the KV of what passes stays for the next operator"
     lines = [f"{head}  [{spec.name}]"]
     for predicate, arguments in zip(spec.predicates, operator.arguments, strict=True):
         lines.append(f"     {question(predicate, arguments)}")

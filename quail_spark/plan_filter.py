@@ -6,6 +6,7 @@ from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 
 from .ai_calls import AiCall, ai_call
 from .anchors import anchor_placeholders
+from .keeping_kv import is_asked_later
 from .operators import RowColumns, run_filter
 from .planning import Planning, operator_name
 from .scala import JavaObject, conjuncts, items
@@ -49,7 +50,8 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
         )
         for call in calls
     )
-    spec = OperatorSpec(operator_name("filter", predicates), "filter", predicates, planning.layout)
+    retain = is_asked_later(planning, calls)
+    spec = OperatorSpec(operator_name("filter", predicates), "filter", predicates, planning.layout, retain=retain)
     rows = RowColumns(texts=tuple(columns.text_names), kept=tuple(columns.names[: len(kept)]))
     source = planning.catalyst.project(columns.expressions, child)
     function = partial(run_filter, spec.to_json(), rows)

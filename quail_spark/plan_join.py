@@ -13,6 +13,7 @@ from .blocks import PairColumns
 from .join_conditions import Conditions, sort_conditions
 from .join_kinds import KINDS, join_type, refusal, refused_calls, words
 from .join_sides import Side, anchor_is_left, blocks, fits_broadcast, predicate, side_named
+from .keeping_kv import is_asked_later
 from .matching import run_matching
 from .pairing import run_pairs
 from .plan_flat import flat_join
@@ -134,7 +135,9 @@ def ai_join(
     partner = Side(planning, node.right(), set() if matching and not half else required, "p")
     predicates = tuple(predicate(call, anchor, partner, partner if half else anchor) for call in conditions.calls)
     source, number = _meetings(planning, node, conditions, anchor, partner, kind)
-    spec = OperatorSpec(operator_name("join", predicates, kind), "pairs", predicates, planning.layout)
+    retain = is_asked_later(planning, conditions.calls, anchor.output)
+    name = operator_name("join", predicates, kind)
+    spec = OperatorSpec(name, "pairs", predicates, planning.layout, retain=retain)
     partner_columns = partner.row_columns
     kept, names = list(anchor.kept), list(anchor.row_columns.kept)
     if kind == "existence":

@@ -78,13 +78,14 @@ class PlannedOperator:
 
 @dataclass
 class Planning:
-    """One run of the planner over one plan."""
+    """One run of the planner over one plan. `asked_later`: what operators above the present node ask (see keeping_kv)."""
 
     catalyst: Catalyst
     builder: JavaObject
     conf: QuailConf
     operators: list[PlannedOperator] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    asked_later: frozenset[tuple[int, ...]] = frozenset()
 
     @property
     def layout(self) -> str:
