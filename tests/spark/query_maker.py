@@ -100,7 +100,7 @@ class Maker:
         kind = self.draw.random()
         if kind < 0.2:
             return self.relational(*aliases)
-        call = self.ai(self.draw.choice(aliases))
+        call = self.ai(*self.draw.sample(aliases, min(len(aliases), self.draw.choice([1, 1, 2]))))
         return call if kind < 0.8 else self.wrapped(call, *aliases)
 
     def on(self, a: str, b: str) -> tuple[Expression, ...]:
@@ -147,9 +147,11 @@ class Maker:
         return Query(self.items(["x"]), self.table("x"), where, self.draw.random() < 0.2)
 
     def join(self) -> Query:
-        kind = self.draw.choice(["inner", "cross", "left", "left", "right", "full", "full", "semi", "anti"])
-        made = Join(kind, self.table("x"), self.table("y"), self.on("x", "y"))
-        return Query(self.items(made.visible), made, self.some(*made.visible))
+        kinds = ["inner", "cross", "comma", "left", "left", "right", "full", "full", "semi", "anti"]
+        kind, on = self.draw.choice(kinds), self.on("x", "y")
+        made = Join(kind, self.table("x"), self.table("y"), () if kind == "comma" else on)
+        where = self.some(*made.visible) + (on if kind == "comma" else ())
+        return Query(self.items(made.visible), made, where, self.draw.random() < 0.1)
 
     def chain(self) -> Query:
         """Three tables, each joined to any before it: chains and stars."""
@@ -159,26 +161,31 @@ class Maker:
         made = Join(kinds[1], first, Table(self.draw.choice(NAMES), "z"), self.on(known, "z"))
         return Query(self.items(made.visible), made, self.some(*made.visible))
 
-    def subquery(self) -> Subquery:
-        """Of x about y."""
+    def subquery(self, outer: str, inner: str, depth: int = 1) -> Subquery:
+        """Of `outer` about `inner`; at times with another one inside."""
         draw = self.draw
-        conditions, negated, table = self.on("x", "y"), draw.random() < 0.5, draw.choice(NAMES)
+        conditions, negated, table = self.on(outer, inner), draw.random() < 0.5, draw.choice(NAMES)
+        if depth and draw.random() < 0.15:
+            conditions = (*conditions, self.subquery(inner, "v", depth - 1))
         if draw.random() < 0.5:
-            return Subquery(table, "y", conditions, negated)
+            return Subquery(table, inner, conditions, negated)
         name = draw.choice(["n", "grp"])
-        return Subquery(table, "y", conditions, negated, Column("x", name), name)
+        return Subquery(table, inner, conditions, negated, Column(outer, name), name)
 
     def exists(self) -> Query:
-        found = self.subquery()
-        place = self.draw.random()
-        items, where = self.items(["x"]), list(self.some("x"))
+        source, outer = self.table("x"), ["x"]
+        if self.draw.random() < 0.2:
+            source = Join(self.draw.choice(["inner", "left", "full"]), source, self.table("y"), self.on("x", "y"))
+            outer = ["x", "y"]
+        found = self.subquery(self.draw.choice(outer), "z")
+        items, where, place = self.items(outer), list(self.some(*outer)), self.draw.random()
         if place < 0.15 and found.item is None:
             items = (*items, found)
         elif place < 0.4 and not (found.negated and found.item is not None):
-            where.append(Or(found, self.condition("x")))
+            where.append(Or(found, self.condition(*outer)))
         else:
             where.append(found)
-        return Query(items, self.table("x"), tuple(where))
+        return Query(items, source, tuple(where))
 
     def grouped(self) -> Grouped:
         key: Expression = Column("x", "grp") if self.draw.random() < 0.6 else self.ai("x")

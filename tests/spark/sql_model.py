@@ -243,6 +243,7 @@ class Table:
 JOINS = {
     "inner": "JOIN",
     "cross": "CROSS JOIN",
+    "comma": ",",
     "left": "LEFT JOIN",
     "right": "RIGHT OUTER JOIN",
     "full": "FULL OUTER JOIN",
@@ -259,7 +260,8 @@ class Join:
     on: tuple[Expression, ...]
 
     def sql(self):
-        return f"{self.left.sql()} {JOINS[self.kind]} {self.right.sql()} ON {conjunction(self.on)}"
+        on = f" ON {conjunction(self.on)}" if self.on else ""
+        return f"{self.left.sql()} {JOINS[self.kind]} {self.right.sql()}{on}"
 
     def rows(self, world):
         lefts, rights = list(enumerate(self.left.rows(world))), list(enumerate(self.right.rows(world)))

@@ -5,7 +5,9 @@ A failure names the seeds; `QUAIL_SPARK_GENERATED=1 QUAIL_SPARK_SEED=<seed>` run
 """
 
 import os
+import random
 from collections import Counter
+from itertools import groupby
 
 import pyarrow as pa
 import pytest
@@ -19,7 +21,7 @@ from .sql_model import World
 QUERIES = int(os.environ.get("QUAIL_SPARK_GENERATED", "64"))
 FIRST = int(os.environ.get("QUAIL_SPARK_SEED", "0"))
 TOGETHER = 8  # queries over the same tables, in one job
-JOBS = [range(seed, min(seed + TOGETHER, FIRST + QUERIES)) for seed in range(FIRST, FIRST + QUERIES, TOGETHER)]
+JOBS = [list(seeds) for _, seeds in groupby(range(FIRST, FIRST + QUERIES), key=lambda seed: seed // TOGETHER)]
 REFUSED = "spark.quail.optimizer.enabled is false"
 SCHEMA = pa.schema([("id", pa.int32()), ("text", pa.string()), ("grp", pa.string()), ("n", pa.int32())])
 
@@ -49,45 +51,56 @@ def run(spark, queries: dict) -> dict[int, Counter]:
     return found
 
 
-@pytest.fixture
-def session(spark):
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
-    return spark
+def settings(seed: int) -> dict[str, str]:
+    """Small and large blocks, messages and batches, either way to bring partners to anchors, adaptive plans or not."""
+    draw = random.Random(f"settings {seed}")
+    choices = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": ["1", "7", "10000"],
+        "spark.sql.adaptive.enabled": ["true", "true", "false"],
+        "spark.quail.batch.rows": ["1", "256"],
+        "spark.quail.batch.bytes": ["30", "4m"],
+        "spark.quail.join.blockRows": ["1", "3", "1024"],
+        "spark.quail.join.broadcastBytes": ["0", "64m"],
+    }
+    return {name: draw.choice(values) for name, values in choices.items()}
 
 
-@pytest.mark.parametrize("seeds", JOBS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_generated(session, seeds):
-    tables = make_tables(seeds.start)
+@pytest.mark.parametrize("seeds", JOBS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_generated(spark, seeds):
+    job = seeds[0] // TOGETHER
+    for name, value in settings(job).items():
+        spark.conf.set(name, value)
+    tables = make_tables(job)
     for name, rows in tables.items():
         arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(SCHEMA)]
-        frame = session.createDataFrame(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=SCHEMA))
         frame.repartition(2).createOrReplaceTempView(name)
-    tag = f"g{seeds.start}"
+    tag = f"g{job}"
     queries = {seed: Maker(seed, f"{tag}-{seed}").query() for seed in seeds}
     world = World(tables, answer)
     expected = {seed: counted(query.rows(world)) for seed, query in queries.items()}
-    wrong = compare(run(session, queries), expected, queries, "planned")
-    asked = calls(session, tag)
+    wrong = compare(run(spark, queries), expected, queries, "planned")
+    asked = calls(spark, tag)
     possible = set().union(*(Questions(World(tables, answer)).of(query) for query in queries.values()))
     assert set(asked.values()) <= {1}, "a question was asked twice"
     assert set(asked) <= possible, f"needless questions: {set(asked) - possible}"
-    session.conf.set("spark.quail.optimizer.enabled", "false")
-    wrong += compare(unplanned(session, queries), expected, queries, "not planned")
+    spark.conf.set("spark.quail.optimizer.enabled", "false")
+    wrong += compare(unplanned(spark, queries), expected, queries, "not planned")
     assert not wrong, "\n".join(wrong)
 
 
-def unplanned(session, queries: dict) -> dict[int, Counter]:
+def unplanned(spark, queries: dict) -> dict[int, Counter]:
     """The results of the queries that Spark takes without the planner."""
     from pyspark.errors import IllegalArgumentException
 
     taken = {}
     for seed, query in queries.items():
         try:
-            session.sql(query.sql())._jdf.queryExecution().optimizedPlan()
+            spark.sql(query.sql())._jdf.queryExecution().optimizedPlan()
             taken[seed] = query
         except IllegalArgumentException as error:
             assert REFUSED in str(error), f"seed {seed}: {error}"
-    return run(session, taken) if taken else {}
+    return run(spark, taken) if taken else {}
 
 
 def compare(found: dict, expected: dict, queries: dict, how: str) -> list[str]:
