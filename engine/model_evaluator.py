@@ -144,7 +144,7 @@ class ModelAnswerer:
         self._take_retained(now)
         self._evaluator.retained.make_room(self._room)
         self._evaluator.keepers.make_room(self._room)
-        counts.recomputed_tokens += self._lost_tokens(now)
+        counts.recomputed_tokens += self._lost_tokens(now) + self._evaluator.retained.regret(now)
         outcome = self._evaluator.scheduler.run(self._tasks(now, wanted))
         self._kept.update(outcome.kept)
         self._computed |= needed & wanted

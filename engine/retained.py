@@ -1,9 +1,11 @@
 """Documents whose KV a later operator of the plan will need: a join's anchors after a filter, or after another join."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from .kv import KVNode, PagePool
+from .rendering import PromptQuestion
 
+MOST_DROPPED = 1_000_000  # keys remembered of documents that gave way
 SLOW_DOWN = 1 / 16_000  # attention makes a token behind this many others cost about twice
 
 
@@ -14,13 +16,16 @@ class Retained:
     what costs least to compute again for each page goes first.
     """
 
-    def __init__(self, pool: PagePool, gone: Callable[[bytes], None] = lambda key: None):
-        """`gone` is told the keys of documents that were dropped for lack of pages."""
-        self._pool, self._gone = pool, gone
+    def __init__(self, pool: PagePool):
+        self._pool = pool
         self._nodes: dict[bytes, KVNode] = {}
+        self._dropped: dict[bytes, None] = {}  # for lack of pages, oldest first
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._nodes
 
     def put(self, key: bytes, node: KVNode) -> None:
         """Keep another reference of `node`."""
@@ -37,7 +42,18 @@ class Retained:
             if self._pool.free_pages >= pages:
                 return
             self._nodes.pop(key).release()
-            self._gone(key)
+            self._dropped[key] = None
+        while len(self._dropped) > MOST_DROPPED:
+            self._dropped.pop(next(iter(self._dropped)))
+
+    def regret(self, questions: Iterable[PromptQuestion]) -> int:
+        """Tokens of these questions' documents that are computed again since they had to give way; each counts once."""
+        if not self._dropped:
+            return 0
+        lengths = {q.document_key: len(q.parts[0]) for q in questions if q.document_key in self._dropped}
+        for key in lengths:
+            del self._dropped[key]
+        return sum(lengths.values())
 
     def clear(self) -> None:
         """Drop all."""
