@@ -56,9 +56,10 @@ def texts(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch | lis
 
 
 def select(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
-    """These columns; without any, a column of TRUE so that the rows still count."""
+    """These columns, as ones that may be NULL, since all batches of a stream have one schema; without any, a column of TRUE
+    so that the rows still count."""
     if names:
-        return batch.select(list(names))
+        return pa.RecordBatch.from_arrays([batch.column(name) for name in names], names=list(names))
     return count(batch.num_rows)
 
 

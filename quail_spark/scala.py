@@ -136,6 +136,10 @@ class Catalyst:
     def _shuffle_partitions(self) -> int:
         return self.spark._jsparkSession.sessionState().conf().numShufflePartitions()
 
+    def input_file_name(self) -> JavaObject:
+        """`input_file_name()`."""
+        return self._expressions.InputFileName()
+
     def row_number(self) -> JavaObject:
         """A number that no other row of the plan has, while it runs."""
         return self._expressions.MonotonicallyIncreasingID()

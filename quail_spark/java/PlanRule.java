@@ -4,6 +4,7 @@ import java.util.function.Function;
 import org.apache.spark.sql.catalyst.expressions.Exists;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSubquery;
+import org.apache.spark.sql.catalyst.expressions.InputFileName;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -100,6 +101,34 @@ public class PlanRule extends Rule {
     }
     for (Iterator it = expression.children().iterator(); it.hasNext(); ) {
       if (callsAi((Expression) it.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Whether `input_file_name()` stands in this plan or below. */
+  public static boolean namesFiles(QueryPlan plan) {
+    for (Iterator it = plan.expressions().iterator(); it.hasNext(); ) {
+      if (namesFile((Expression) it.next())) {
+        return true;
+      }
+    }
+    for (Iterator it = plan.children().iterator(); it.hasNext(); ) {
+      if (namesFiles((QueryPlan) it.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Whether `input_file_name()` stands in this expression. */
+  public static boolean namesFile(Expression expression) {
+    if (expression instanceof InputFileName) {
+      return true;
+    }
+    for (Iterator it = expression.children().iterator(); it.hasNext(); ) {
+      if (namesFile((Expression) it.next())) {
         return true;
       }
     }

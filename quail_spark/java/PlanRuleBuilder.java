@@ -30,6 +30,14 @@ public class PlanRuleBuilder extends AbstractFunction1 {
     return PlanRule.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
 
+  public boolean namesFiles(Object plan) {
+    return PlanRule.namesFiles((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+  }
+
+  public boolean namesFile(Object expression) {
+    return PlanRule.namesFile((org.apache.spark.sql.catalyst.expressions.Expression) expression);
+  }
+
   /** Whether evaluation needs more than the row: a Python UDF or a subquery. */
   public boolean leavesTheRow(Object expression) {
     org.apache.spark.sql.catalyst.expressions.Expression e =
