@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from .cardinality import Cardinality
 from .context import PlanContext
 from .logical import AiFilter, AiJoin, AiPredicate, Plan, Project, Relation, anchor_of, relations, tables
+from .repeats import Asking, asked_before
 from .roofline import Seconds
 from .rows import after_join, before_predicates, plan_rows
 from .statistics import Number, TableStats
-from .steps import make_step
+from .steps import Step, make_step
 from .work import Work
 
 
@@ -90,6 +91,8 @@ class _Walk:
         self.tables, self._context = tables(plan), context
         self.operators: list[OperatorEstimate] = []
         self._computed: set[Hashable] = set()
+        self._asked: dict[Hashable, list[Asking]] = {}
+        self._passed: dict[str, list[tuple[Hashable, float]]] = {}
 
     def visit(self, plan: Plan) -> tuple[Cardinality, Hashable | None]:
         """Rows that come out, and the document whose KV does."""
@@ -127,15 +130,16 @@ class _Walk:
             following = steps[number + 1].document(anchors[number + 1]) if number + 1 < len(steps) else None
             keep = document is not None and (following == document if number + 1 < len(steps) else plan.keeps)
             known = held is not None and held == document
-            work = step.work(rows, anchor, known, keep, context.chunk, until_true)
-            least = step.work(rows, anchor, document in self._computed, False, context.chunk, until_true)
+            new = 1 - self._again(step, anchor, rows, until_true is None)
+            work = step.work(rows, anchor, known, keep, context.chunk, until_true) * new
+            least = step.work(rows, anchor, document in self._computed, False, context.chunk, until_true) * new
             light += context.roofline.speed_of_light()(least)
             if document is not None:
                 self._computed.add(document)
             rate = context.rate(step.predicate)
             questions.append(QuestionEstimate(step.predicate, anchor, rows.live(anchor), work.answers, rate, work))
             rows, total = step.after(rows), total + work
-            held = document if keep or len(step.relations) > 1 else None
+            held = document if (keep or len(step.relations) > 1) and new > 0.5 else None
         read = dict.fromkeys((*anchors, *(r for step in steps for r in step.relations)))
         out = after_join(plan, left, rows, self.tables) if join else rows
         self.operators.append(
@@ -151,6 +155,16 @@ class _Walk:
             )
         )
         return out, held
+
+    def _again(self, step: Step, anchor: str, rows: Cardinality, all_asked: bool) -> float:
+        """Share of what is asked now that was asked before under another alias; and note it, where `all_asked`."""
+        now, prompt = step.asking(rows, self._passed), step.prompts[anchor]
+        again = asked_before(self._asked.get(prompt, ()), now)
+        if all_asked:
+            self._asked.setdefault(prompt, []).append(now)
+        if len(step.relations) == 1:
+            self._passed.setdefault(step.relations[0], []).append((step.question, step.rate))
+        return again
 
 
 def _keeps(plan: Plan) -> bool:

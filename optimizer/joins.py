@@ -2,7 +2,8 @@
 
 A state is the set of predicates applied so far and the document whose KV the last one left behind. What is left of
 each relation depends on the set alone (see `cardinality`), so the cheapest way into a state is all that matters of its
-past. Orders are left-deep: what is joined grows by one input at a time. Equalities are applied before, by Spark. Filters
+past. Where a table stands under several names, the questions that were asked of one and may come again belong to the state as
+well: what was asked before costs nothing (see `repeats`). Orders are left-deep: what is joined grows by one input at a time. Equalities are applied before, by Spark. Filters
 take part like joins, so that one is held back until a join has left it fewer rows where that is cheaper.
 """
 
@@ -12,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .cardinality import Cardinality, components
+from .repeats import Asking, asked_before
 from .steps import Step
 from .work import Work
 
@@ -29,10 +31,12 @@ class Move(NamedTuple):
 
 
 class State(NamedTuple):
-    """`applied`: bits of the steps that are done. `held`: the document whose KV is there."""
+    """`applied`: bits of the steps that are done. `held`: the document whose KV is there. `asked`: of the steps that others
+    repeat, (step, anchor, bits of the steps that were done before it)."""
 
     applied: int
     held: Hashable | None
+    asked: frozenset[tuple[int, str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class JoinProblem:
     chunk: float = 32_768.0
     _rows: dict[int, Cardinality] = field(default_factory=dict)
     _costs: dict[tuple, float] = field(default_factory=dict)
+    _askings: dict[tuple[int, int], Asking] = field(default_factory=dict)
 
     def rows(self, applied: int) -> Cardinality:
         """What is left when these steps are done."""
@@ -63,17 +68,39 @@ class JoinProblem:
     def price(self, state: State, move: Move) -> float:
         """Cost of a move."""
         step = self.steps[move.step]
-        held = state.held is not None and step.document(move.anchor) == state.held
-        name = (state.applied, move, held)
+        held, again = state.held is not None and step.document(move.anchor) == state.held, self.again(state, move)
+        name = (state.applied, move, held, again)
         if (known := self._costs.get(name)) is None:
             work = step.work(self.rows(state.applied), move.anchor, held, move.keep, self.chunk)
-            known = self._costs[name] = self.cost(work)
+            known = self._costs[name] = self.cost(work * (1 - again))
+        return known
+
+    def again(self, state: State, move: Move) -> float:
+        """Share of the questions of a move that an earlier one asked under another alias."""
+        prompt = self.steps[move.step].prompts[move.anchor]
+        earlier = [
+            self._asking(n, before) for n, anchor, before in state.asked if self.steps[n].prompts[anchor] == prompt
+        ]
+        return asked_before(earlier, self._asking(move.step, state.applied)) if earlier else 0.0
+
+    def _asking(self, number: int, applied: int) -> Asking:
+        if (known := self._askings.get((number, applied))) is None:
+            passed: dict[str, list] = {}
+            for n, step in enumerate(self.steps):
+                if applied >> n & 1 and len(step.relations) == 1:
+                    passed.setdefault(step.relations[0], []).append((step.question, step.rate))
+            known = self._askings[number, applied] = self.steps[number].asking(self.rows(applied), passed)
         return known
 
     def next(self, state: State, move: Move) -> State:
         """The state after a move."""
-        held = self.steps[move.step].document(move.anchor) if move.keep else None
-        return State(state.applied | 1 << move.step, held)
+        kept = move.keep and self.again(state, move) < 0.5  # what is mostly known already leaves no KV behind
+        applied = state.applied | 1 << move.step
+        asked = state.asked
+        if self._twins[move.step]:
+            asked |= {(move.step, move.anchor, state.applied)}
+            asked = frozenset(each for each in asked if self._twins[each[0]] & ~applied)
+        return State(applied, self.steps[move.step].document(move.anchor) if kept else None, asked)
 
     def moves(self, state: State) -> Iterator[Move]:
         """What may come next, in the order of the query. Questions about several relations keep their anchors' KV."""
@@ -95,6 +122,12 @@ class JoinProblem:
             if applied >> other & 1 and len(self._touched[other]) > 1:
                 joined |= self._touched[other]
         return len(touched - joined) <= (1 if joined else 2)
+
+    @cached_property
+    def _twins(self) -> list[int]:
+        """For each step the bits of the others that ask the same."""
+        questions = [step.question for step in self.steps]
+        return [sum(1 << m for m, q in enumerate(questions) if m != n and q == own) for n, own in enumerate(questions)]
 
     @cached_property
     def _touched(self) -> list[frozenset[int]]:

@@ -6,6 +6,7 @@ Names of relations are those of the query (aliases); one name stands for one rel
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from .errors import ConfigError, PromptError
@@ -61,12 +62,12 @@ class AiPredicate:
         template = _WORD.sub(number, words)
         return AiPredicate(template, tuple(found), selectivity, anchor)
 
-    @property
+    @cached_property
     def used(self) -> tuple[TextRef, ...]:
         """The texts that the template reads, in order of first use."""
         return tuple(dict.fromkeys(self.arguments[i] for i in placeholders(self.template)))
 
-    @property
+    @cached_property
     def relations(self) -> tuple[str, ...]:
         """Names of the relations it reads, in order of first use."""
         return tuple(dict.fromkeys(text.relation for text in self.used))

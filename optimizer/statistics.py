@@ -43,11 +43,15 @@ class TextStats:
 
 @dataclass(frozen=True)
 class TableStats:
-    """Rows of a relation, its text columns, and distinct values of columns where known, by name."""
+    """Rows of a relation, its text columns, and distinct values of columns where known, by name.
+
+    `source`: relations with the same one are the same rows under several names (None: nothing is known).
+    """
 
     rows: Number
     texts: Mapping[str, TextStats] = field(default_factory=dict)
     distinct: Mapping[str, float] = field(default_factory=dict)
+    source: str | None = None
 
     def text(self, column: str) -> TextStats:
         """Statistics of a column; an assumption for one of which nothing is known."""

@@ -8,17 +8,24 @@ from .context import PlanContext
 from .errors import PromptError
 from .layout import PromptShape, prompt_shape
 from .logical import AiPredicate, TextRef
+from .repeats import Asking, Passed, asking, prompt_key, question_key
 from .statistics import TableStats, TextStats
 from .work import Work, ask, ask_pairs, pairs_until_true
 
 
 @dataclass(frozen=True)
 class Step:
-    """`shapes`: the prompt by anchor, for each relation that may be it. `rate`: expected share of TRUE."""
+    """`shapes`: the prompt by anchor, for each relation that may be it. `rate`: expected share of TRUE.
+
+    `question` and, by anchor, `prompts` are equal for steps that ask the same under other aliases; `sizes`: rows of the tables.
+    """
 
     predicate: AiPredicate
     rate: float
     shapes: Mapping[str, PromptShape]
+    question: Hashable
+    prompts: Mapping[str, Hashable]
+    sizes: Mapping[str, float]
 
     @property
     def relations(self) -> tuple[str, ...]:
@@ -28,6 +35,10 @@ class Step:
     def document(self, anchor: str) -> Hashable | None:
         """What the KV of the anchors' documents is known by; None: nothing is shared."""
         return self.shapes[anchor].key
+
+    def asking(self, rows: Cardinality, passed: Passed) -> Asking:
+        """Which combinations are asked, given the questions that each relation has passed."""
+        return asking(self.relations, self.sizes, rows, passed)
 
     def after(self, rows: Cardinality) -> Cardinality:
         """What is left of `rows` behind this step."""
@@ -72,4 +83,6 @@ def make_step(
     hinted = predicate.hinted()
     anchors = (anchor,) if anchor else (hinted[0].relation,) if hinted else predicate.relations
     shapes = {name: prompt_shape(predicate, name, layout, stats) for name in anchors}
-    return Step(predicate, context.rate(predicate).value, shapes)
+    prompts = {name: prompt_key(predicate, name, tables) for name in anchors}
+    sizes = {name: tables[name].rows.value for name in predicate.relations}
+    return Step(predicate, context.rate(predicate).value, shapes, question_key(predicate, tables), prompts, sizes)

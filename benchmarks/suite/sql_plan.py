@@ -82,12 +82,15 @@ def read_sql(sql: str, sources: Mapping[str, pa.Table], count=count_bytes) -> Qu
     if where.keys:
         raise SqlError(f"an equality of two tables stands in WHERE of {sql!r}; accepted: in ON")
     tables = {table.alias_or_name: sources[table.name] for table in named}
+    scanned = {table.alias_or_name: table.name for table in named}
     for test in [test for each in (*conditions, where) for test in each.tests]:
         alias = test.this.table
-        tables[alias] = tables[alias].filter(
-            COMPARISONS[type(test)](tables[alias][test.this.name], _value(test.expression))
-        )
-    stats = _statistics(tables, [p for each in (*conditions, where) for p in each.predicates], conditions, count)
+        wanted = COMPARISONS[type(test)](tables[alias][test.this.name], _value(test.expression))
+        tables[alias] = tables[alias].filter(wanted)
+        scanned[alias] += f" {type(test).__name__} {test.this.name} {test.expression.sql()}"
+    predicates = [predicate for each in (*conditions, where) for predicate in each.predicates]
+    keys = {ref for on in conditions for pair in on.keys for ref in pair}
+    stats = {alias: _statistics(alias, tables[alias], scanned[alias], predicates, keys, count) for alias in tables}
     plan: Plan = Relation(named[0].alias_or_name, stats[named[0].alias_or_name])
     for table, on in zip(named[1:], conditions[1:], strict=True):
         right = Relation(table.alias_or_name, stats[table.alias_or_name])
@@ -149,21 +152,16 @@ def _value(literal: exp.Literal) -> float | int | str:
 
 
 def _statistics(
-    tables: Mapping[str, pa.Table], predicates: list[AiPredicate], conditions: list[_Conditions], count
-) -> dict[str, TableStats]:
-    """Rows, lengths of the texts that questions read, and distinct values of keys."""
-    texts = {text for predicate in predicates for text in predicate.used}
-    keys = {ref for on in conditions for pair in on.keys for ref in pair}
-    found = {}
-    for alias, table in tables.items():
-        columns = sorted(text.column for text in texts if text.relation == alias)
-        samples = {column: table[column].to_pylist() for column in columns}
-        known = table_stats(columns, table.num_rows, samples=samples, count=count)
-        distinct = {
-            ref.column: float(pc.count_distinct(table[ref.column]).as_py()) for ref in keys if ref.relation == alias
-        }
-        found[alias] = TableStats(known.rows, known.texts, distinct)
-    return found
+    alias: str, table: pa.Table, scanned: str, predicates: list[AiPredicate], keys: set[TextRef], count
+) -> TableStats:
+    """Rows, lengths of the texts that questions read, distinct values of keys, and which rows of which table they are."""
+    columns = sorted({text.column for predicate in predicates for text in predicate.used if text.relation == alias})
+    samples = {column: table[column].to_pylist() for column in columns}
+    known = table_stats(columns, table.num_rows, samples=samples, count=count)
+    distinct = {
+        ref.column: float(pc.count_distinct(table[ref.column]).as_py()) for ref in keys if ref.relation == alias
+    }
+    return TableStats(known.rows, known.texts, distinct, scanned)
 
 
 def _flat(alias: str, column: str) -> str:

@@ -124,9 +124,10 @@ class Gate:
     """Opens sessions whose answers are `scripted_answer`s, TRUE at the rate of each template."""
 
     def __init__(self, evaluator: ModelEvaluator, rates: Mapping[str, float], in_order: bool = False):
-        """Starts with no answers remembered. `in_order`: questions are asked in the order of the plan, whatever they cost."""
+        """Starts with no answers remembered and no KV kept. `in_order`: questions are asked in the order of the plan, whatever they cost."""
         self._evaluator, self._rates = evaluator, rates
         self.true: dict[bytes, bool] = {}
+        evaluator.close()
         shared = evaluator.shared
         shared.memory = AnswerMemory(shared.memory.capacity)
         shared.pass_rates = _InOrder() if in_order else PassRates()

@@ -1,6 +1,7 @@
 """Plans as text, for fixtures: the inverse of `logical.render`.
 
-A fixture has a section `relations` (name, rows, then `column tokens` pairs; `column distinct n` is a statistic of a key),
+A fixture has a section `relations` (name, rows, then `column tokens` pairs; `column distinct n` is a statistic of a key,
+`source name` the table),
 perhaps `context` (`layout auto`), and the plans `before` and `after`, or `before` and `error` with a part of the message.
 """
 
@@ -33,15 +34,17 @@ def read_tables(text: str) -> dict[str, TableStats]:
     found = {}
     for line in text.splitlines():
         name, rows, *columns = line.split()
-        tokens, distinct, words = {}, {}, iter(columns)
+        tokens, distinct, source, words = {}, {}, None, iter(columns)
         for column in words:
             value = next(words)
-            if value == "distinct":
+            if column == "source":
+                source = value
+            elif value == "distinct":
                 distinct[column] = float(next(words))
             else:
                 tokens[column] = float(value)
         stats = table(float(rows), **tokens)
-        found[name] = TableStats(stats.rows, stats.texts, distinct)
+        found[name] = TableStats(stats.rows, stats.texts, distinct, source)
     return found
 
 
