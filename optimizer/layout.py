@@ -5,7 +5,7 @@ all questions about a text, `frame` by all partners of an anchor, `rest` by nobo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from .logical import AiPredicate, TextRef
@@ -43,10 +43,13 @@ def prompt_shape(
     arrange = _literal if layout == "literal" else _document_first
     document, frame, rest = arrange(predicate, predicate.front(anchor))
     lengths: Mapping[TextRef, Length] = {text: stats(text).length for text in predicate.used}
-    if not any(isinstance(part, TextRef) for part in document):
-        return PromptShape(None, NOTHING, NOTHING, _tokens((*document, *frame, *rest), lengths) + _end(predicate))
+    behind = {text: replace(length, shared=0.0) for text, length in lengths.items()}
+    first = next((part for part in document if isinstance(part, TextRef)), None)
+    if first is None:
+        return PromptShape(None, NOTHING, NOTHING, _tokens((*document, *frame, *rest), behind) + _end(predicate))
+    ahead = behind | {first: lengths[first]}
     return PromptShape(
-        document, _tokens(document, lengths), _tokens(frame, lengths), _tokens(rest, lengths) + _end(predicate)
+        document, _tokens(document, ahead), _tokens(frame, behind), _tokens(rest, behind) + _end(predicate)
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ DEFAULT_ROWS = 1000.0
 DEFAULT_TOKENS = 200.0
 SPREAD = 1.43  # mean of n² over squared mean, for lognormal lengths with σ = 0.6 such as reviews: exp(σ²)
 MOST_SAMPLED = 1000
+LEAST_SHARED = 0.05
 UNKNOWN_BYTES = 1 << 62  # Spark's stand-in for "not known" is Long.MaxValue; products of it are as large
 
 
@@ -30,15 +32,19 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class TextStats:
-    """Tokens of a text column per row: the mean, and the mean of squares over the squared mean (1: all equally long)."""
+    """Tokens of a text column per row: the mean, and the mean of squares over the squared mean (1: all equally long).
+
+    `shared`: share of them that another row's text begins with as well.
+    """
 
     tokens: Number
     spread: float = SPREAD
+    shared: float = 0.0
 
     @property
     def length(self) -> Length:
         """For the formulas of `work`."""
-        return Length(self.tokens.value, self.spread * self.tokens.value**2)
+        return Length(self.tokens.value, self.spread * self.tokens.value**2, self.shared * self.tokens.value)
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,33 @@ def count_bytes(text: str) -> float:
 
 def sampled_text(texts: Sequence[str | None], count: Callable[[str], float] = count_bytes) -> TextStats | None:
     """From the first `MOST_SAMPLED` texts of a sample; `count` gives the tokens of a text. None: no text among them."""
-    lengths = [count(text) for text in texts[:MOST_SAMPLED] if text is not None]
+    sample = [text for text in texts[:MOST_SAMPLED] if text is not None]
+    lengths = [count(text) for text in sample]
     if not lengths or not sum(lengths):
         return None
     length = Length.of(lengths)
-    return TextStats(Number(length.mean, f"sample of {len(lengths):,}"), length.square / length.mean**2)
+    spread = length.square / length.mean**2
+    return TextStats(Number(length.mean, f"sample of {len(lengths):,}"), spread, _shared(sample))
+
+
+def _shared(texts: Sequence[str]) -> float:
+    """Share of the characters that a text has in common with the beginning of another one; 0 for what happens by chance."""
+    ordered = sorted(texts)
+    common = sum(_common(one, other) for one, other in pairwise(ordered))
+    share = common / max(1, sum(map(len, ordered)))
+    return share if share >= LEAST_SHARED else 0.0
+
+
+def _common(one: str, other: str) -> int:
+    """Characters of the common beginning, by halving."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def table_stats(

@@ -10,10 +10,15 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Length:
-    """Tokens of a text that varies from row to row: `mean` of n and `square`, the mean of n² (attention grows with it)."""
+    """Tokens of a text that varies from row to row: `mean` of n and `square`, the mean of n² (attention grows with it).
+
+    `shared`: how many of them, on average, are the beginning of another row's text as well (snapshots of a growing text):
+    the engine computes those once.
+    """
 
     mean: float
     square: float
+    shared: float = 0.0
 
     @staticmethod
     def exactly(tokens: float) -> "Length":
@@ -27,7 +32,8 @@ class Length:
 
     def __add__(self, other: "Length") -> "Length":
         """One text behind the other; their lengths are taken as independent."""
-        return Length(self.mean + other.mean, self.square + other.square + 2 * self.mean * other.mean)
+        square = self.square + other.square + 2 * self.mean * other.mean
+        return Length(self.mean + other.mean, square, self.shared + other.shared)
 
 
 NOTHING = Length(0.0, 0.0)
@@ -61,9 +67,14 @@ class Work:
 
 def run(new: Length, kept: float = 0.0, answers: float = 0.0) -> Work:
     """One run of `new` tokens behind `kept` tokens of KV. Reading that KV is not in it: several runs may share a read."""
-    own = (new.square + new.mean) / 2
+    fresh, share = new.mean - new.shared, new.shared / new.mean if new.mean else 0.0
     return Work(
-        fresh=new.mean, reused=kept if answers else 0.0, own_pairs=own, kept_pairs=new.mean * kept, answers=answers
+        fresh=fresh,
+        reused=(kept if answers else 0.0) + new.shared,
+        own_pairs=((1 - share) ** 2 * new.square + fresh) / 2,
+        kept_pairs=fresh * kept + share * (1 - share) * new.square,
+        kv_read=new.shared,
+        answers=answers,
     )
 
 
@@ -74,7 +85,8 @@ def ask(document: Length, rest: Length, held: bool = False, keep: bool = False) 
     """
     if held:
         return run(rest, document.mean, answers=1) + Work(kv_read=document.mean)
-    return run(document + rest, answers=1) + Work(kv_written=document.mean if keep else 0.0)
+    written = document.mean - document.shared if keep or document.shared else 0.0
+    return run(document + rest, answers=1) + Work(kv_written=written)
 
 
 def ask_in_turn(
@@ -118,7 +130,7 @@ def ask_pairs(
         return Work()
     prefix = anchor.mean + frame.mean
     first = run(frame, anchor.mean) + Work(kv_read=anchor.mean) if held else run(anchor + frame)
-    written = frame.mean if held else prefix
+    written = frame.mean if held else prefix - anchor.shared
     passes = max(1.0, pairs / anchors * tail.mean / chunk)
     each = first + Work(kv_written=written, kv_read=passes * prefix)
     work = each * anchors + run(tail, prefix, answers=1) * pairs

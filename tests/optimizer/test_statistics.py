@@ -63,3 +63,17 @@ def test_pass_rates_know_their_source():
     history.observe(spec, [1980], [996])
     assert history.numbers(spec) == [Number(0.5, "1,980 answers before")]
     assert str(Number(12345.678, "hint")) == "12,345.7 (hint)"
+
+
+def test_a_sample_tells_how_much_texts_begin_alike():
+    rng = random.Random()
+    growing, text = [], ""
+    for _ in range(20):
+        text += "".join(rng.choices("abcdefgh", k=100))
+        growing.append(text)
+    rng.shuffle(growing)
+    found = sampled_text(growing, len)
+    assert found.shared == pytest.approx(sum(range(100, 2000, 100)) / sum(range(100, 2100, 100)), abs=1e-3)
+    assert found.length.mean - found.length.shared == pytest.approx(100, abs=2)
+    assert sampled_text(["".join(rng.choices("abcdefgh", k=200)) for _ in range(50)]).shared == 0
+    assert table_stats(["t"], 20, average_bytes={"t": 80}).text("t").shared == 0

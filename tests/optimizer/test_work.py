@@ -129,3 +129,18 @@ def test_pairs_until_the_first_true():
                 if rng.random() < rate:
                     break
         assert asked / 4000 == pytest.approx(pairs_until_true(partners, rate), rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [2, 12, 40])
+def test_texts_that_begin_like_others_are_computed_once(steps):
+    """Snapshots of a growing text, by the means of their lengths, against counting each step."""
+    step, rest = Length.exactly(700.0), Length.exactly(40.0)
+    lengths = [700.0 * n for n in range(1, steps + 1)]
+    mean = sum(lengths) / steps
+    whole = Length.of(lengths)
+    snapshots = Length(whole.mean, whole.square, mean - 700.0)
+    exact, found = ask_cumulative(5, step, steps, rest), ask(snapshots, rest) * (5 * steps)
+    assert found.fresh == pytest.approx(exact.fresh)
+    assert found.reused == pytest.approx(exact.reused)
+    assert found.pairs == pytest.approx(exact.pairs, rel=0.35)
+    assert found.kv_written == pytest.approx(exact.kv_written)
