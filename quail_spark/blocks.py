@@ -81,9 +81,9 @@ class Pairs:
         """The first text that a predicate reads in one pair."""
         return first_text(spec, predicate, self.columns, (self.batch, int(self.anchor_of[item])), (self.partners, item))
 
-    def rows_with(self, pairs: np.ndarray) -> np.ndarray:
-        """Which rows have one of these pairs (bool [pairs]); bool [rows]."""
-        return np.bincount(self.anchor_of[pairs], minlength=self.batch.num_rows).astype(bool)
+    def by_row(self, pairs: np.ndarray) -> np.ndarray:
+        """How many of these pairs (bool [pairs]) each row has; int [rows]."""
+        return np.bincount(self.anchor_of[pairs], minlength=self.batch.num_rows)
 
     def select(self, pairs: np.ndarray) -> pa.RecordBatch:
         """Anchor and partner columns of these pairs (their indices)."""

@@ -21,7 +21,7 @@ from quail_spark.optimizer.statistics import UNKNOWN_BYTES
 from .conf import QuailConf
 from .engines import resolve_device, resolve_model
 
-WORK_OF = {"existence": "semi"}  # it stops at an anchor's first TRUE too
+WORK_OF = {"existence": "semi", "single": "left"}  # the kinds of joins that take the same work
 GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
 
 

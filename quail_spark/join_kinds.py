@@ -8,11 +8,13 @@ from .planning import Planning, plain_sql
 from .scala import JavaObject, items, kind
 
 # What an operator does for a join of Spark's type. A right outer join is a left outer one with its sides exchanged; a
-# full outer join is a left outer one and the rows of the right side that match nothing.
+# full outer join is a left outer one and the rows of the right side that match nothing. LeftSingle is a left outer join
+# that may have one match at most.
 KINDS = {
     "Inner": "inner",
     "Cross": "inner",
     "LeftOuter": "left",
+    "LeftSingle": "single",
     "LeftSemi": "semi",
     "LeftAnti": "anti",
     "ExistenceJoin": "existence",
@@ -21,6 +23,7 @@ WORDS = {
     "Inner": "inner join",
     "Cross": "inner join",
     "LeftOuter": "left outer join",
+    "LeftSingle": "scalar subquery",
     "RightOuter": "right outer join",
     "FullOuter": "full outer join",
     "LeftSemi": "left semi join (or EXISTS, IN)",

@@ -23,6 +23,7 @@ from .operators import Batches, text_bytes
 from .pairing import PAIRS_PER_ROW
 from .runs import outcome
 
+KINDS = ("semi", "anti", "existence")
 FIRST_ROUND = 4  # partners in an anchor's first round, at least; each later round is twice as large
 WAITING_BYTES = 64 << 20  # of anchors (and their own blocks) that are not decided; more only when nothing can be asked
 

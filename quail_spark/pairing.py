@@ -12,7 +12,7 @@ from .blocks import AnchorNumbers, Blocks, PairColumns, Pairs, bounded_pairs
 from .engines import task_engine, task_settings
 from .failed_rows import FailedRows
 from .operators import Batches, texts
-from .runs import Runs, outcome
+from .runs import OUTER, Runs, outcome
 
 PAIRS_PER_ROW = 16  # a message holds this many times more pairs of a join than rows of a filter
 
@@ -34,7 +34,7 @@ def run_pairs(spec_json: str, columns: PairColumns, batches: Batches) -> Batches
                 ids = numbers.of(anchors) if columns.anchor.texts else [0] * part.num_rows
                 yield anchors, ids, blocks.of(pairs)
 
-    alone = Alone(columns) if columns.kind == "left" else None
+    alone = Alone(columns) if columns.kind in OUTER else None
     for answers in task_engine().pairs(spec, requests()):
         pairs = waiting.popleft()
         failed.check(answers, lambda item, p, pairs=pairs: pairs.text(spec, item, p))
@@ -51,18 +51,18 @@ class Alone:
     """The rows of a left outer join for anchors that no partner answered TRUE."""
 
     def __init__(self, columns: PairColumns):
-        self._columns, self._runs = columns, Runs(columns.run)
+        self._columns, self._runs = columns, Runs(columns.run, columns.kind == "single")
         self._partner: list[pa.Field] = []
 
     def after(self, pairs: Pairs, true: np.ndarray) -> Batches:
         """Of the runs that end within these pairs, answered `true` (bool [pairs])."""
         self._partner = [pairs.partners.schema.field(name) for name in self._columns.partner.kept]
         heads = pairs.batch.select([self._columns.run, *self._columns.anchor.kept])
-        yield from map(self._rows, self._runs.ended(heads, pairs.rows_with(true)))
+        yield from map(self._rows, self._runs.ended(heads, pairs.by_row(true)))
 
     def rest(self) -> Batches:
         """Of the last run."""
         yield from map(self._rows, self._runs.rest())
 
     def _rows(self, ended: tuple[pa.RecordBatch, np.ndarray]) -> pa.RecordBatch:
-        return outcome("left", *ended, self._columns.anchor.kept, self._partner)
+        return outcome(self._columns.kind, *ended, self._columns.anchor.kept, self._partner)

@@ -10,7 +10,7 @@ from functools import partial
 from .join_conditions import Conditions
 from .join_sides import fits_broadcast
 from .planning import NotPlanned, Planning
-from .runs import FlatColumns, run_deciding
+from .runs import OUTER, FlatColumns, run_deciding
 from .scala import JavaObject, items
 
 
@@ -20,7 +20,7 @@ def flat_join(
     """The plan for a Join whose left side is the anchor. `kind` is that of the operator."""
     catalyst = planning.catalyst
     anchor_kept = _kept(planning, node.left(), required)
-    partner_kept = _kept(planning, node.right(), required) if kind == "left" else []
+    partner_kept = _kept(planning, node.right(), required) if kind in OUTER else []
     relational = [c for c in conditions.all if not planning.calls_ai(c)]
     if not all(planning.fits_lambda(c) for c in relational):
         raise NotPlanned("; ".join(conditions.reasons))

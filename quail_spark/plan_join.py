@@ -14,6 +14,7 @@ from .join_conditions import Conditions, sort_conditions
 from .join_kinds import KINDS, join_type, refusal, refused_calls, words
 from .join_sides import Side, anchor_is_left, blocks, fits_broadcast, predicate, side_named
 from .keeping_kv import is_asked_later
+from .matching import KINDS as MATCHING
 from .matching import run_matching
 from .pairing import run_pairs
 from .plan_flat import flat_join
@@ -130,7 +131,7 @@ def ai_join(
 
     `half`: it is the second half of a full outer join, which puts the same questions and reads the same columns.
     """
-    matching = kind not in ("inner", "left")
+    matching = kind in MATCHING
     anchor = Side(planning, node.left(), required, "a")
     partner = Side(planning, node.right(), set() if matching and not half else required, "p")
     predicates = tuple(predicate(call, anchor, partner, partner if half else anchor) for call in conditions.calls)

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import IllegalArgumentException
+from pyspark.errors import IllegalArgumentException, PythonException
 from pyspark.sql import functions as F
 
 import quail_spark
@@ -36,7 +36,7 @@ ROWS = {
     ],
     "nothing": [],
 }
-KINDS = list(JOINS)
+KINDS = [kind for kind in JOINS if kind != "comma"]
 
 
 @pytest.fixture
@@ -180,6 +180,27 @@ def test_correlated_scalar_and_lateral_subqueries(tables):
     assert result(got) == sorted((m[0], len(topics("scalar", m))) for m in ROWS["mails"])
     got = tables.sql(f"SELECT m.id, x.id FROM mails m, LATERAL (SELECT t.id FROM topics t {where.format('lateral')}) x")
     assert result(got) == sorted((m[0], t[0]) for m in ROWS["mails"] for t in topics("lateral", m))
+
+
+@pytest.mark.parametrize("negated", ["", "NOT "])
+def test_scalar_subqueries_of_one_row(tables, negated):
+    """For a question that at most one topic answers; then for one that several do."""
+
+    def topics(tag, m):
+        answers = [(t[0], answer("{0} {1} " + tag, m[1], t[1])) for t in ROWS["topics"] if t[2] == m[2] is not None]
+        return [i for i, value in answers if value is (not negated)]
+
+    most = {tag: max(len(topics(tag, m)) for m in ROWS["mails"]) for tag in map("single {}".format, range(200))}
+    sql = (
+        "SELECT m.id, (SELECT t.id FROM topics t WHERE m.grp = t.grp AND "
+        + negated
+        + "AI.IF(PROMPT('{{m.text}} {{t.text}} {}'))) FROM mails m"
+    )
+    tag = next(tag for tag, count in most.items() if count == 1)
+    got = tables.sql(sql.format(tag))
+    assert result(got) == sorted(((m[0], *(topics(tag, m) or [None])) for m in ROWS["mails"]), key=repr)
+    with pytest.raises(PythonException, match="a scalar subquery gave more than one row"):
+        tables.sql(sql.format(next(tag for tag, count in most.items() if count > 1))).collect()
 
 
 def test_both_sides_of_a_full_outer_join_are_read_once(tables):
