@@ -182,3 +182,14 @@ def test_parquet_tables(tmp_path):
     assert tables["passages"]["id"][0].as_py() == "passages1"
     assert tables["gold"].num_rows == sources["claims"].num_rows
     assert tables["reports"].num_rows == sources["reports"].num_rows + sources["case_reports"].num_rows
+
+
+@pytest.mark.parametrize("name", ["IMDB-4", "IMDB-9", "IMDB-10", "BIO-4", "FEV-6", "FEV-9", "AGENT-1"])
+def test_estimates_are_close_to_what_the_engine_does(name):
+    query = read_sql(QUERIES[name].sql, random_tables(3, 0.06))
+    evaluator = counting_engine()
+    plan = optimize(query.plan, CONTEXT)
+    run_plan(plan, query.tables, Gate(evaluator, {p.template: p.selectivity for p in predicates(query.plan)}).open)
+    expected, counted = estimate_plan(plan, CONTEXT), evaluator.runner.work
+    assert expected.work.fresh == pytest.approx(counted.fresh, rel=0.25)
+    assert expected.seconds == pytest.approx(CONTEXT.roofline(counted), rel=0.25)
