@@ -43,13 +43,13 @@ test: setup
 	@$(PY) -m quail_spark.cli fetch-model || [ -z "$$QUAIL_SPARK_REQUIRE_MODEL" ]
 	@$(WITH_JAVA) $(PY) -P -m pytest $(PYTEST_ARGS)
 
-## make test-matrix  the connector's tests on the oldest and the newest supported Spark
+## make test-matrix  the connector's tests on the oldest and the newest supported Spark, but for those with JVMs of their own
 test-matrix: test-spark40 test-spark43
 
 .PHONY: test-spark40 test-spark43
 test-spark40 test-spark43: test-%: .venv-%/.ready setup
 	@echo "==> The connector's tests on pyspark $$(.venv-$*/bin/python -c 'import pyspark; print(pyspark.__version__)')"
-	@$(WITH_JAVA) PYSPARK_PYTHON=$(abspath .venv-$*/bin/python) PYSPARK_DRIVER_PYTHON=$(abspath .venv-$*/bin/python) \
+	@$(WITH_JAVA) QUAIL_SPARK_MATRIX=1 QUAIL_SPARK_GENERATED=$${QUAIL_SPARK_GENERATED:-16} PYSPARK_PYTHON=$(abspath .venv-$*/bin/python) PYSPARK_DRIVER_PYTHON=$(abspath .venv-$*/bin/python) \
 		.venv-$*/bin/python -P -m pytest tests/spark $(PYTEST_ARGS)
 
 .venv-%/.ready: constraints-%.txt tools/overlay.py $(VENV)/.ready

@@ -1,8 +1,20 @@
 """One Spark session for all tests of the connector, with a scripted model in place of a real one."""
 
+import os
 import warnings
 
 import pytest
+
+# Tests that start JVMs of their own, minutes in all: not repeated on every version of Spark.
+OWN_JVMS = [
+    "test_cluster.py",
+    "test_connect.py",
+    "test_delta.py",
+    "test_enrich_job.py",
+    "test_gpus.py",
+    "test_lifetime.py",
+]
+collect_ignore = OWN_JVMS if os.environ.get("QUAIL_SPARK_MATRIX") else []
 
 MODEL = "scripted://hash?rate=0.5&seed=7"
 
