@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
 class State(NamedTuple):
     """`applied`: bits of the steps that are done. `held`: the document whose KV is there. `asked`: of the steps that others
-    repeat, (step, anchor, bits of the steps that were done before it)."""
+    repeat, (step, anchor, number of its `Asking`)."""
 
     applied: int
     held: Hashable | None
@@ -53,7 +53,9 @@ class JoinProblem:
     chunk: float = 32_768.0
     _rows: dict[int, Cardinality] = field(default_factory=dict)
     _costs: dict[tuple, float] = field(default_factory=dict)
-    _askings: dict[tuple[int, int], Asking] = field(default_factory=dict)
+    _askings: dict[tuple[int, int], int] = field(default_factory=dict)
+    _repeated: dict[tuple[frozenset[int], int], float] = field(default_factory=dict)
+    _numbers: dict[Asking, int] = field(default_factory=dict)  # equal askings have one number: fewer states
 
     def rows(self, applied: int) -> Cardinality:
         """What is left when these steps are done."""
@@ -77,19 +79,24 @@ class JoinProblem:
 
     def again(self, state: State, move: Move) -> float:
         """Share of the questions of a move that an earlier one asked under another alias."""
+        if not state.asked or not self._twins[move.step]:
+            return 0.0
         prompt = self.steps[move.step].prompts[move.anchor]
-        earlier = [
-            self._asking(n, before) for n, anchor, before in state.asked if self.steps[n].prompts[anchor] == prompt
-        ]
-        return asked_before(earlier, self._asking(move.step, state.applied)) if earlier else 0.0
+        earlier = frozenset(n for step, anchor, n in state.asked if self.steps[step].prompts[anchor] == prompt)
+        name = (earlier, self._asking(move.step, state.applied))
+        if (known := self._repeated.get(name)) is None:
+            askings = list(self._numbers)
+            known = self._repeated[name] = asked_before([askings[n] for n in earlier], askings[name[1]])
+        return known
 
-    def _asking(self, number: int, applied: int) -> Asking:
+    def _asking(self, number: int, applied: int) -> int:
         if (known := self._askings.get((number, applied))) is None:
             passed: dict[str, list] = {}
             for n, step in enumerate(self.steps):
                 if applied >> n & 1 and len(step.relations) == 1:
                     passed.setdefault(step.relations[0], []).append((step.question, step.rate))
-            known = self._askings[number, applied] = self.steps[number].asking(self.rows(applied), passed)
+            asking = self.steps[number].asking(self.rows(applied), passed)
+            known = self._askings[number, applied] = self._numbers.setdefault(asking, len(self._numbers))
         return known
 
     def next(self, state: State, move: Move) -> State:
@@ -98,7 +105,7 @@ class JoinProblem:
         applied = state.applied | 1 << move.step
         asked = state.asked
         if self._twins[move.step]:
-            asked |= {(move.step, move.anchor, state.applied)}
+            asked |= {(move.step, move.anchor, self._asking(move.step, state.applied))}
             asked = frozenset(each for each in asked if self._twins[each[0]] & ~applied)
         return State(applied, self.steps[move.step].document(move.anchor) if kept else None, asked)
 

@@ -46,7 +46,8 @@ def asking(relations: tuple[str, ...], sizes: Mapping[str, float], rows: Cardina
         for question, rate in passed.get(name, ()):
             expected *= rate
             found.add(((place, question), rate))
-    return Asking(frozenset(found), min(1.0, rows.combinations(relations) / expected) if expected else 0.0)
+    share = min(1.0, rows.combinations(relations) / expected) if expected else 0.0
+    return Asking(frozenset(found), round(share, 9))
 
 
 def asked_before(earlier: Iterable[Asking], now: Asking) -> float:
