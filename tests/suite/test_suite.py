@@ -1,6 +1,7 @@
 """Every query of the suite: planned and in written order it gives the rows of plain Python, and asks nothing twice."""
 
 import random
+import re
 from collections import Counter
 
 import numpy as np
@@ -23,6 +24,7 @@ from quail_spark.optimizer.logical import AiJoin, nodes
 from quail_spark.optimizer.model_spec import known_model
 from quail_spark.optimizer.roofline import Roofline
 from quail_spark.optimizer.rules import optimize
+from quail_spark.sql import rewrite
 
 QUERIES = read_queries()
 CONTEXT = PlanContext(Roofline(known_model("qwen3-4b"), find_device("H200"), "fp8"))
@@ -42,6 +44,17 @@ def test_all_queries_are_there():
     counts = Counter(query.group for query in QUERIES.values())
     assert counts == {"imdb": 10, "bio": 4, "fev": 10, "lep": 5, "agent": 6}
     assert {"R-1", "R-2", "R-3", "R-6", "AGENT-1", "AGENT-2"} <= QUERIES.keys()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_connector_reads_the_same_questions(name):
+    """The statements are the connector's SQL: its front end finds each call, with the same template and columns."""
+    written = rewrite(QUERIES[name].sql).replace("`", "")
+    found = predicates(read_sql(QUERIES[name].sql, random_tables(1, 0.001)).plan)
+    calls = re.findall(r"ai_if\(prompt\('((?:[^']|'')*)', ([\w., ]+)\), map\('selectivity', '([\d.]+)'\)\)", written)
+    assert Counter((t, columns, float(rate)) for t, columns, rate in calls) == Counter(
+        (p.template, ", ".join(map(str, p.arguments)), p.selectivity) for p in found
+    )
 
 
 @pytest.mark.parametrize("name", QUERIES)
