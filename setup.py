@@ -41,7 +41,18 @@ setup(
     ],
     extras_require={
         "plot": ["matplotlib>=3.8"],
-        "dev": ["matplotlib>=3.8", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.12", "setuptools>=77"],
+        "connect": ["pyspark[connect]"],
+        "dev": [
+            "matplotlib>=3.8",
+            "pyspark[connect]",
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "ruff>=0.12",
+            "setuptools>=77",
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
+            "nbformat>=5.10",
+        ],
     },
     entry_points={"console_scripts": ["quail-spark = quail_spark.cli:main"]},
 )
