@@ -2,8 +2,10 @@
 
 import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from plan_runner import run_plan
 from row_sets import Rows
 from sql_plan import Query, read_sql
@@ -11,9 +13,10 @@ from suite_engines import Gate
 from suite_queries import SuiteQuery
 from written_order import written_order
 
+from quail_spark.engine.model_evaluator import ModelEvaluator
 from quail_spark.optimizer.context import PlanContext
 from quail_spark.optimizer.estimate import estimate_plan
-from quail_spark.optimizer.logical import AiFilter, AiJoin, Plan, nodes, render
+from quail_spark.optimizer.logical import AiFilter, AiJoin, Plan, children, nodes, render, with_children
 from quail_spark.optimizer.rules import optimize
 
 
@@ -61,19 +64,30 @@ class Outcome:
 
 class Suite:
     """Queries over `tables`. `by_clock`: seconds are those of the run, else those of its counted work. `tasks` threads ask at
-    the same time; each plan is run `runs` times, the median counts."""
+    the same time; each plan is run `runs` times, the median counts. `hints`: the planner knows the pass rates."""
 
-    def __init__(self, evaluator, tables, context: PlanContext, by_clock: bool, tasks: int, runs: int):
+    def __init__(
+        self,
+        evaluator: ModelEvaluator,
+        tables: Mapping[str, pa.Table],
+        context: PlanContext,
+        *,
+        by_clock: bool,
+        tasks: int = 2,
+        runs: int = 1,
+        hints: bool = True,
+    ):
         self._evaluator, self._tables, self._context = evaluator, tables, context
-        self._by_clock, self._tasks, self._runs = by_clock, tasks, runs
+        self._by_clock, self._tasks, self._runs, self._hints = by_clock, tasks, runs, hints
 
     def outcome(self, query: SuiteQuery) -> Outcome:
         """Plan and run one query, the two plans in turns."""
         read = read_sql(query.sql, self._tables, self._tokens)
+        given = read.plan if self._hints else without_hints(read.plan)
         began = time.perf_counter()
-        planned = optimize(read.plan, self._context)
+        planned = optimize(given, self._context)
         planning_s = time.perf_counter() - began
-        written = written_order(read.plan, self._context)
+        written = written_order(given, self._context)
         plans = [(planned, False)] + ([(written, True)] if render(written) != render(planned) else [])
         runs = [[self._measured(read, *plan) for plan in plans] for _ in range(self._runs)]
         results = [self._median([run[n] for run in runs]) for n in range(len(plans))]
@@ -116,6 +130,14 @@ class Suite:
     def _median(runs: list[tuple[Measured, Rows]]) -> tuple[Measured, Rows]:
         middle = statistics.median_low(measured.seconds for measured, _ in runs)
         return next(run for run in runs if run[0].seconds == middle)
+
+
+def without_hints(plan: Plan) -> Plan:
+    """The plan as if nobody had said how often its questions are TRUE."""
+    plan = with_children(plan, tuple(map(without_hints, children(plan))))
+    if not isinstance(plan, AiFilter | AiJoin):
+        return plan
+    return replace(plan, predicates=tuple(replace(p, selectivity=None) for p in plan.predicates))
 
 
 def _operators(plan: Plan) -> list[AiFilter | AiJoin]:

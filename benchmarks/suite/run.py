@@ -56,7 +56,7 @@ def verdicts(outcomes: list[Outcome]) -> list[tuple[str, bool]]:
     """What the suite asks of the planner, and whether it holds."""
     ratios = [o.ratio for o in outcomes if o.choice]
     mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 1.0
-    slowest, dearest = max(o.planning_s for o in outcomes), min(ratios, default=1.0)
+    slowest, dearest = max((o.planning_s for o in outcomes), default=0.0), min(ratios, default=1.0)
     return [
         (
             f"planning took {slowest * 1e3:.1f} ms at most (asked: below {MOST_PLANNING_S * 1e3:.0f})",
@@ -131,6 +131,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--table", action="append", default=[], metavar="NAME=PATH", help=f"of {', '.join(FILES)}")
     parser.add_argument("--scale", type=float, default=0.2, help="share of the full rows; joins grow with its square")
     parser.add_argument("--only", help="ids, or beginnings of them: IMDB,FEV-8")
+    parser.add_argument("--no-hints", action="store_true", help="plan without the pass rates")
     parser.add_argument("--layout", default="document_first")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1, help="of each plan, in turns; the median counts")
@@ -152,7 +153,8 @@ def main() -> int:
     print(HEADING)
     with tempfile.TemporaryDirectory() as scratch:
         evaluator, context = engine_of(arguments, Path(scratch))
-        suite = Suite(evaluator, tables, context, not arguments.scripted, arguments.tasks, arguments.runs)
+        more = {"tasks": arguments.tasks, "runs": arguments.runs, "hints": not arguments.no_hints}
+        suite = Suite(evaluator, tables, context, by_clock=not arguments.scripted, **more)
         for outcome in outcomes_of(suite, arguments.only, arguments.budget):
             outcomes.append(outcome)
             print(line(outcome), flush=True)

@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +67,8 @@ def test_rows_and_calls(name, order):
     rate = rng.choice([0.3, 0.6, 0.9])
     plain = Plain(query.plan, query.tables, rate)
     evaluator = ScriptedEvaluator(EngineConfig(f"scripted://hash?rate={rate}"))
-    plan = optimize(query.plan, CONTEXT) if order == "planned" else written_order(query.plan, CONTEXT)
+    context = replace(CONTEXT, layout=rng.choice(["document_first", "literal"]))
+    plan = optimize(query.plan, context) if order == "planned" else written_order(query.plan, context)
     rows, counts = run_plan(plan, query.tables, evaluator.open, tasks=rng.choice([1, 3]))
     assert ordered(as_dicts(rows)) == ordered(plain.rows)
     assert set(evaluator.calls) <= plain.prompts
