@@ -5,7 +5,7 @@ calls and `column <op> literal`, all under AND; then any SELECT list, GROUP BY, 
 knows. Raises SqlError for anything else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ class Query:
     def ends(self) -> bool:
         """Whether more than a list of columns stands around the AI calls."""
         kinds = ("distinct", "group", "having", "order", "limit", "offset")
-        return any(self.select.args.get(kind) for kind in kinds) or bool(list(self.select.find_all(exp.AggFunc)))
+        return any(self.select.args.get(kind) for kind in kinds)
 
     def result(self, rows: Mapping[str, np.ndarray]) -> list[tuple]:
         """The statement's rows: SELECT list, GROUP BY and the rest over the rows (numbers by alias) that the AI calls left."""
@@ -53,14 +53,12 @@ class Query:
             _flat(*name): self.tables[name[0]][name[1]].take(rows[name[0]]).to_pylist() for name in sorted(columns)
         }
         if not self.ends:
-            return list(zip(*(taken[_flat(c.table, c.name)] for c in self._listed()), strict=True))
+            listed = [each.unalias() for each in self.select.expressions]
+            return list(zip(*(taken[_flat(c.table, c.name)] for c in listed), strict=True))
         if not len(next(iter(rows.values()))):
-            return []  # no query of the suite aggregates without GROUP BY, and the executor wants a row to know the columns
+            return []  # the executor wants a row to know the columns
         matched = [dict(zip(taken, values, strict=True)) for values in zip(*taken.values(), strict=True)]
         return execute(self._around(), tables={RESULT: matched}).rows
-
-    def _listed(self) -> list[exp.Column]:
-        return [each.this if isinstance(each, exp.Alias) else each for each in self.select.expressions]
 
     def _around(self) -> exp.Select:
         """The statement over one table of what the AI calls left."""
@@ -73,32 +71,53 @@ class Query:
         )
 
 
-def read_sql(sql: str, sources: Mapping[str, pa.Table], count=count_bytes) -> Query:
+def read_sql(sql: str, sources: Mapping[str, pa.Table], count: Callable[[str], float] = count_bytes) -> Query:
     """The plan of a statement over `sources` by name; statistics from the tables, a text's tokens by `count`."""
-    select = parse_one(sql)
-    named = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or ())]
-    conditions = [_Conditions()] + [_conditions(join.args.get("on")) for join in select.args.get("joins") or ()]
+    select = _checked(parse_one(sql), sources)
+    joins = select.args.get("joins") or []
+    named = [select.args["from_"].this, *(join.this for join in joins)]
+    on = [_conditions(join.args.get("on")) for join in joins]
     where = _conditions(select.args["where"].this if select.args.get("where") else None)
     if where.keys:
         raise SqlError(f"an equality of two tables stands in WHERE of {sql!r}; accepted: in ON")
-    tables = {table.alias_or_name: sources[table.name] for table in named}
-    scanned = {table.alias_or_name: table.name for table in named}
-    for test in [test for each in (*conditions, where) for test in each.tests]:
-        alias = test.this.table
-        wanted = COMPARISONS[type(test)](tables[alias][test.this.name], _value(test.expression))
-        tables[alias] = tables[alias].filter(wanted)
-        scanned[alias] += f" {type(test).__name__} {test.this.name} {test.expression.sql()}"
-    predicates = [predicate for each in (*conditions, where) for predicate in each.predicates]
-    keys = {ref for on in conditions for pair in on.keys for ref in pair}
-    stats = {alias: _statistics(alias, tables[alias], scanned[alias], predicates, keys, count) for alias in tables}
-    plan: Plan = Relation(named[0].alias_or_name, stats[named[0].alias_or_name])
-    for table, on in zip(named[1:], conditions[1:], strict=True):
-        right = Relation(table.alias_or_name, stats[table.alias_or_name])
-        keys = tuple((b, a) if a.relation == right.name else (a, b) for a, b in on.keys)
-        plan = AiJoin("inner", plan, right, keys, tuple(on.predicates))
+    scans = {table.alias_or_name: _scan(table, sources, [*on, where]) for table in named}
+    relations = [Relation(alias, _statistics(alias, *scan, [*on, where], count)) for alias, scan in scans.items()]
+    plan: Plan = relations[0]
+    for right, each in zip(relations[1:], on, strict=True):
+        keys = tuple((b, a) if a.relation == right.name else (a, b) for a, b in each.keys)
+        plan = AiJoin("inner", plan, right, keys, tuple(each.predicates))
     if where.predicates:
         plan = AiFilter(tuple(where.predicates), plan)
-    return Query(plan, tables, select)
+    return Query(plan, {alias: table for alias, (table, _) in scans.items()}, select)
+
+
+def _checked(tree: exp.Expression, sources: Mapping[str, pa.Table]) -> exp.Select:
+    """The statement, if it is of the suite's SQL as far as conditions do not matter."""
+    joins = tree.args.get("joins") or []
+    tables = list(tree.find_all(exp.Table))
+    grouped = bool(tree.args.get("group"))
+    fits = (
+        isinstance(tree, exp.Select)
+        and not any(join.side or join.kind not in ("", "INNER") for join in joins)
+        and all(table.name in sources for table in tables)
+        and len({table.alias_or_name for table in tables}) == 1 + len(joins)
+        and all(isinstance(each.unalias(), exp.Column) or grouped for each in tree.expressions)
+    )
+    if not fits:
+        raise SqlError(
+            f"the statement {tree.sql()!r} is not of the suite's SQL; accepted: SELECT of columns, or of aggregates with GROUP "
+            f"BY, from inner joins of {', '.join(sources)}, each under a name of its own"
+        )
+    return tree
+
+
+def _scan(table: exp.Table, sources: Mapping[str, pa.Table], conditions: list["_Conditions"]) -> tuple[pa.Table, str]:
+    """The rows of a table that pass the tests of columns, and what they are called: the same for the same rows."""
+    rows, name = sources[table.name], table.name
+    for test in [t for each in conditions for t in each.tests if t.this.table == table.alias_or_name]:
+        rows = rows.filter(COMPARISONS[type(test)](rows[test.this.name], _value(test.expression)))
+        name += f" {type(test).__name__} {test.this.name} {test.expression.sql()}"
+    return rows, name
 
 
 class _Conditions:
@@ -152,16 +171,18 @@ def _value(literal: exp.Literal) -> float | int | str:
 
 
 def _statistics(
-    alias: str, table: pa.Table, scanned: str, predicates: list[AiPredicate], keys: set[TextRef], count
+    alias: str, table: pa.Table, source: str, conditions: list[_Conditions], count: Callable[[str], float]
 ) -> TableStats:
     """Rows, lengths of the texts that questions read, distinct values of keys, and which rows of which table they are."""
-    columns = sorted({text.column for predicate in predicates for text in predicate.used if text.relation == alias})
+    used = {text for each in conditions for predicate in each.predicates for text in predicate.used}
+    keys = {ref for each in conditions for pair in each.keys for ref in pair}
+    columns = sorted(text.column for text in used if text.relation == alias)
     samples = {column: table[column].to_pylist() for column in columns}
     known = table_stats(columns, table.num_rows, samples=samples, count=count)
     distinct = {
         ref.column: float(pc.count_distinct(table[ref.column]).as_py()) for ref in keys if ref.relation == alias
     }
-    return TableStats(known.rows, known.texts, distinct, scanned)
+    return TableStats(known.rows, known.texts, distinct, source)
 
 
 def _flat(alias: str, column: str) -> str:

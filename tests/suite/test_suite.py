@@ -153,6 +153,12 @@ def test_counted_work_is_the_engines():
     [
         "SELECT r.id FROM reviews r WHERE AI.IF(PROMPT('{0} is good', r.review))",
         "SELECT r.id FROM reviews r WHERE r.id LIKE 'a%'",
+        "SELECT r.id FROM reviews r LEFT JOIN aspects a ON AI.IF(PROMPT('{r.review} is {a.aspect}'))",
+        "SELECT r.id FROM reviews r JOIN aspects r ON r.id = r.id",
+        "SELECT r.id FROM elsewhere r",
+        "SELECT COUNT(*) FROM reviews r",
+        "SELECT AI.SCORE(PROMPT('{r.review} is good')) FROM reviews r",
+        "DELETE FROM reviews",
         "SELECT r.id FROM reviews r JOIN aspects a ON AI.IF(PROMPT('{r.review} is {a.aspect}')) WHERE r.id = a.id",
     ],
 )
