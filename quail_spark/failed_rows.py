@@ -31,15 +31,23 @@ class FailedRows:
 
         Raises RowError for the first failure where `on_error` is `fail`.
         """
+        self.count(answers)
+        for item, predicate, message in answers.errors:
+            self.add(text(item, predicate), predicate, message)
+
+    def count(self, answers: Answers) -> None:
+        """Count the answers and failures of one batch; the failures that matter follow by `add`."""
         self.answered += ((answers.codes == TRUE) | (answers.codes == FALSE)).sum(axis=0)
         self.failed += (answers.codes == FAILED).sum(axis=0)
-        for item, predicate, message in answers.errors:
-            if not self._first[predicate] or self._raises[predicate]:
-                self._first[predicate] = self._describe(text(item, predicate), predicate, message)
-            if self._raises[predicate]:
-                raise RowError(
-                    f"{self._first[predicate]} (spark.quail.onError is fail; accepted: null, which answers NULL)"
-                )
+
+    def add(self, text: str | None, predicate: int, message: str) -> None:
+        """One failure. Raises RowError where `on_error` is `fail`."""
+        if not self._first[predicate] or self._raises[predicate]:
+            self._first[predicate] = self._describe(text, predicate, message)
+        if self._raises[predicate]:
+            raise RowError(
+                f"{self._first[predicate]} (spark.quail.onError is fail; accepted: null, which answers NULL)"
+            )
 
     def finish(self) -> None:
         """At the end of the task; logs how many answers failed. Raises RowError when more failed than a predicate allows,

@@ -34,9 +34,10 @@ def run_matching(spec_json: str, columns: PairColumns, batches: Batches) -> Batc
     failed = FailedRows(conf["onError"], spec)
     search = Search(spec, columns, batches, conf)
     for answers in task_engine().pairs(spec, search.requests()):
-        search.take(answers, failed)
-        yield from search.decided()
-    yield from search.decided()
+        failed.count(answers)
+        search.take(answers)
+        yield from search.decided(failed)
+    yield from search.decided(failed)
     failed.finish()
 
 
@@ -62,6 +63,7 @@ class Anchor:
     busy: bool = False  # ready to ask, or waiting for answers
     hit: bool = False
     complete: bool = False  # no more blocks will come
+    failure: tuple | None = None  # the first partner that could not be answered: its text, the predicate, why
 
     @property
     def decided(self) -> bool:
@@ -112,11 +114,15 @@ class Search:
             self._asked.append(chunks)
             yield self._message(chunks)
 
-    def take(self, answers: Answers, failed: FailedRows) -> None:
+    def take(self, answers: Answers) -> None:
         """The answers to the oldest message."""
         chunks = self._asked.popleft()
         starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
-        failed.check(answers, lambda item, p: self._text(chunks, starts, item, p))
+        for item, predicate, message in answers.errors:
+            index = int(np.searchsorted(starts, item, side="right")) - 1
+            text = self._text(chunks[index], item - int(starts[index]), predicate)
+            anchor = chunks[index].anchor
+            anchor.failure = anchor.failure or (text, predicate, message)
         true = (answers.codes == TRUE).all(axis=1)
         again = []
         for chunk, start in zip(chunks, starts, strict=False):
@@ -129,8 +135,11 @@ class Search:
                 again.append(anchor)
         self._ready.extendleft(reversed(again))
 
-    def decided(self) -> Batches:
-        """What the join gives for the next anchors, in order of arrival, as far as they are decided."""
+    def decided(self, failed: FailedRows) -> Batches:
+        """What the join gives for the next anchors, in order of arrival, as far as they are decided.
+
+        A partner that could not be answered is a failure only of an anchor that no other partner decides.
+        """
         while self._open and self._open[0].decided:
             source = self._open[0].source
             anchors = []
@@ -139,6 +148,9 @@ class Search:
             source.open -= len(anchors)
             if not source.open:
                 self._held -= source.size
+            for anchor in anchors:
+                if anchor.failure and not anchor.hit:
+                    failed.add(*anchor.failure)
             rows = source.rows.take(pa.array([anchor.place for anchor in anchors]))
             hit = np.array([anchor.hit for anchor in anchors])
             yield outcome(self._columns.kind, rows, hit, self._columns.anchor.kept, [])
@@ -235,11 +247,9 @@ class Search:
         columns = [pa.concat_arrays([batch.column(i) for batch in batches]) for i in range(len(names))]
         return pa.RecordBatch.from_arrays(columns, names=list(names))
 
-    def _text(self, chunks: list[Chunk], starts: np.ndarray, item: int, predicate: int) -> str | None:
-        index = int(np.searchsorted(starts, item, side="right")) - 1
-        chunk = chunks[index]
+    def _text(self, chunk: Chunk, item: int, predicate: int) -> str | None:
         anchor = chunk.anchor.source.rows, chunk.anchor.place
-        return first_text(self._spec, predicate, self._columns, anchor, (chunk.partners, item - int(starts[index])))
+        return first_text(self._spec, predicate, self._columns, anchor, (chunk.partners, item))
 
 
 def block_bytes(block: pa.RecordBatch | list) -> int:

@@ -242,6 +242,7 @@ EXPLAINED = [
     ("SELECT m.id FROM mails m LEFT JOIN topics t ON AI.IF(PROMPT('{m.text} {t.text}'))", "1. AI left outer join ("),
     ("SELECT m.id FROM mails m RIGHT JOIN topics t ON AI.IF(PROMPT('{m.text} {t.text}'))", "anchor: t.text; partner: m.text"),
     ("SELECT m.id FROM mails m WHERE EXISTS (SELECT 1 FROM topics t WHERE AI.IF(PROMPT('{m.text} {t.text}')))", "growing rounds up to its first TRUE"),
+    ("SELECT m.id FROM mails m LEFT JOIN topics t ON AI.IF(PROMPT('{m.text} {t.text}'), {'anchor': 't'})", "option anchor has no effect: the anchor of a left outer join"),
     ("SELECT m.id FROM mails m FULL JOIN topics t ON AI.IF(PROMPT('{m.text} {t.text}'))", "2. AI left anti join"),
     ("SELECT m.id FROM mails m LEFT JOIN topics t ON NOT AI.IF(PROMPT('{m.text} {t.text}'))", "for all pairs by UDF: an AI call stands inside OR, NOT"),
     ("SELECT m.id FROM mails m JOIN topics t ON m.grp = t.grp AND (m.n = 1 OR AI.IF(PROMPT('{m.text} {t.text}')))", "note: ON of an inner join: an AI call stands inside OR"),

@@ -223,3 +223,17 @@ def test_failing_pairs(run, kind):
         rows
         == {"left": [(1, 1), (2, None)], "semi": [(1,)], "anti": [(2,)], "existence": [(1, True), (2, False)]}[kind]
     )
+
+
+@pytest.mark.parametrize("kind", ["semi", "anti", "existence"])
+@pytest.mark.parametrize("partners", [["bad", "yes"], ["yes", "bad"], ["no", "bad", "bad", "no", "no", "yes"]])
+def test_a_failing_partner_does_not_matter_beside_a_true_one(run, kind, partners):
+    struct = pa.list_(pa.struct([("pt", pa.string())]))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1]), pa.array(["x"]), pa.array([0]), pa.array([[{"pt": text} for text in partners]], struct)],
+        names=["a", "at", "run", "block"],
+    )
+    spec = OperatorSpec("test", "pairs", (Predicate("{1} {0}", (Argument(0), Argument(0, partner=True))),))
+    columns = PairColumns(RowColumns(("at",), ("a",)), RowColumns(("pt",), ()), kind)
+    rows, _ = run(spec, columns, [batch], FAILS)
+    assert rows == {"semi": [(1,)], "anti": [], "existence": [(1, True)]}[kind]
