@@ -74,6 +74,12 @@ doctor: setup
 docs: setup
 	@$(PY) tools/settings_page.py
 
+## make notebooks    run notebooks/ and keep their outputs
+.PHONY: notebooks
+notebooks: setup
+	@$(PY) -m quail_spark.cli fetch-model
+	@$(WITH_JAVA) $(PY) tools/run_notebooks.py notebooks/*.ipynb
+
 ## make wheel        dist/*.whl
 wheel: setup
 	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
