@@ -16,7 +16,10 @@ from .work import Work
 
 @dataclass(frozen=True)
 class QuestionEstimate:
-    """`asked`: rows or pairs that get this question; of `anchors` distinct rows of relation `anchor`."""
+    """`asked`: rows or pairs that get this question; of `anchors` distinct rows of relation `anchor`.
+
+    `again`: share of them that was asked before under another name of the table, and is no `work`.
+    """
 
     predicate: AiPredicate
     anchor: str
@@ -24,6 +27,7 @@ class QuestionEstimate:
     asked: float
     rate: Number
     work: Work
+    again: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,14 +134,17 @@ class _Walk:
             following = steps[number + 1].document(anchors[number + 1]) if number + 1 < len(steps) else None
             keep = document is not None and (following == document if number + 1 < len(steps) else plan.keeps)
             known = held is not None and held == document
-            new = 1 - self._again(step, anchor, rows, until_true is None)
-            work = step.work(rows, anchor, known, keep, context.chunk, until_true) * new
+            again = self._again(step, anchor, rows, until_true is None)
+            new, whole = 1 - again, step.work(rows, anchor, known, keep, context.chunk, until_true)
+            work = whole * new
             least = step.work(rows, anchor, document in self._computed, False, context.chunk, until_true) * new
             light += context.roofline.speed_of_light()(least)
             if document is not None:
                 self._computed.add(document)
             rate = context.rate(step.predicate)
-            questions.append(QuestionEstimate(step.predicate, anchor, rows.live(anchor), work.answers, rate, work))
+            questions.append(
+                QuestionEstimate(step.predicate, anchor, rows.live(anchor), whole.answers, rate, work, again)
+            )
             rows, total = step.after(rows), total + work
             held = document if (keep or len(step.relations) > 1) and new > 0.5 else None
         read = dict.fromkeys((*anchors, *(r for step in steps for r in step.relations)))

@@ -124,7 +124,11 @@ def _operator(operator: OperatorEstimate, estimate: PlanEstimate) -> list[str]:
     lines = [_row(f"{operator.number} {_kind(operator)} {_flow(operator)}", *numbers)]
     if isinstance(operator.plan, AiJoin):
         lines.append(_cut(f"    {_how(operator)}", WIDTH))
-    return lines + [_question(question, operator) for question in operator.questions]
+    for question in operator.questions:
+        lines.append(_question(question, operator))
+        if question.again >= 0.005:
+            lines.append(f"        {percent(question.again)} of them known from another name of the table")
+    return lines
 
 
 def _kind(operator: OperatorEstimate) -> str:

@@ -52,6 +52,12 @@ def test_no_line_is_too_long_and_every_question_is_shown():
                 assert question.predicate.words[:40] in text
 
 
+def test_what_was_asked_under_another_name_is_said():
+    text = explain_plan(planned("order_joins-aliases"))
+    assert text.count("100% of them known from another name of the table") == 1
+    assert "5,000 r1 x 12 a1 = 60.0k pairs" in text and "119k answers" in text
+
+
 def test_estimates_beside_measurements():
     estimate = planned("optimize-imdb_5")
     real = [Measured(15.0, 1_800_000, 400_000, [5000, 1300, 700], [1300, 700, 560]), None]
