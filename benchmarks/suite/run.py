@@ -27,6 +27,7 @@ from suite_queries import read_queries
 from suite_tables import FILES, random_tables, read_tables
 
 from quail_spark.engine.model_evaluator import ModelEvaluator
+from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
 from quail_spark.optimizer.context import PlanContext
 from quail_spark.optimizer.device import find_device
 from quail_spark.optimizer.model_spec import ModelSpec, known_model
@@ -85,18 +86,15 @@ def engine_of(arguments: argparse.Namespace, scratch: Path) -> tuple[ModelEvalua
     if arguments.scripted:
         roofline = Roofline(known_model("qwen3-4b"), find_device("H200"))
         return counting_engine(arguments.tokenizer), PlanContext(roofline, layout=arguments.layout)
-    directory = arguments.model or _random_checkpoint(arguments.shape, scratch, arguments.device)
+    on_card = arguments.device != "cpu"
+    directory = arguments.model or write_random_checkpoint(
+        SHAPES[arguments.shape], scratch, fp8=on_card, device=arguments.device
+    )
     evaluator = model_engine(directory, arguments.device, arguments.fp8)
     model = ModelSpec.from_config(json.loads((directory / "config.json").read_text()), directory.name)
     device = find_device(_device_name(arguments.device), cores=2) or find_device("H200")
     precision = "fp8" if evaluator.runner.model.fp8 else "bfloat16"
     return evaluator, PlanContext(Roofline(model, device, precision), layout=arguments.layout)
-
-
-def _random_checkpoint(shape: str, scratch: Path, device: str) -> Path:
-    from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
-
-    return write_random_checkpoint(SHAPES[shape], scratch, fp8=device != "cpu", device=device)
 
 
 def _device_name(device: str) -> str:
@@ -122,7 +120,9 @@ def parsed() -> argparse.Namespace:
     engine = parser.add_mutually_exclusive_group(required=True)
     engine.add_argument("--scripted", action="store_true", help="count without a model")
     engine.add_argument("--model", type=Path, help="a checkpoint's directory")
-    engine.add_argument("--shape", help="random weights of a known shape, such as qwen3-4b; in FP8 on a card")
+    engine.add_argument(
+        "--shape", choices=SHAPES, help="random weights of a known shape, such as qwen3-4b; in FP8 on a card"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--fp8", default="auto")
     parser.add_argument("--tokenizer", type=Path, help="with --scripted: its directory; else 4 bytes are a token")
@@ -158,6 +158,8 @@ def main() -> int:
         for outcome in outcomes_of(suite, arguments.only, arguments.budget):
             outcomes.append(outcome)
             print(line(outcome), flush=True)
+            if arguments.json:
+                arguments.json.write_text(as_json(outcomes, arguments))
             if arguments.plans:
                 print(f"-- {outcome.query.shape}\n{outcome.plan}\n")
     differ = [o.written.seconds for o in outcomes if o.written]
@@ -165,8 +167,6 @@ def main() -> int:
     print(f"{chosen:.1f} s as planned; {sum(differ):.1f} s for the {len(differ)} written orders that differ")
     for words, holds in verdicts(outcomes):
         print(f"{'holds' if holds else 'FAILS'}: {words}")
-    if arguments.json:
-        arguments.json.write_text(as_json(outcomes, arguments))
     return 0 if all(holds for _, holds in verdicts(outcomes)) else 1
 
 
