@@ -1,7 +1,7 @@
 """The suite: QUAIL-B's query shapes, planned, run and compared with the same queries in written order.
 
     python benchmarks/suite/run.py --scripted [--data DIRECTORY] [--part dev] [--scale 0.2]      counts, without a model
-    python benchmarks/suite/run.py --model DIRECTORY --device cuda:0 [--budget 200] [--json FILE]  on a card, by the clock
+    python benchmarks/suite/run.py --model DIRECTORY --device cuda:0 [--budget 160] [--json FILE]  on a card, by the clock
     python benchmarks/suite/run.py --shape qwen3-4b --device cuda:0                    the same with random FP8 weights
 
 Without `--data` tables are made of random words. Answers are a fixed function with the published pass rates. "Seconds" are
