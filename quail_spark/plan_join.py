@@ -30,6 +30,10 @@ def plan_join(planning: Planning, node: JavaObject, required: set[int] | None) -
     if node.condition().isEmpty() or not planning.calls_ai(node.condition().get()):
         return node
     try:
+        if node.left().isStreaming() and node.right().isStreaming():
+            raise NotPlanned(
+                f"a {words(node)} of two streams keeps rows from one batch to the next, as only Spark's own can"
+            )
         return planning.catalyst.in_order(_joined(planning, node, required), items(node.output()))
     except NotPlanned as reason:
         if refused_calls(planning, node):

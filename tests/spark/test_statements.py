@@ -91,3 +91,42 @@ def test_what_was_planned_stays_planned(tables):
     assert result(frame) == left_join("again")
     tables.conf.set("spark.quail.optimizer.enabled", "false")
     assert result(frame) == left_join("again")
+
+
+def drained(spark, frame, tmp_path):
+    """Everything that a stream gives."""
+    frame.writeStream.format("parquet").option("path", f"{tmp_path}/out").option(
+        "checkpointLocation", f"{tmp_path}/checkpoint"
+    ).trigger(availableNow=True).start().awaitTermination(300)
+    return result(spark.read.parquet(f"{tmp_path}/out"))
+
+
+@pytest.fixture
+def streams(tables, tmp_path):
+    """The tables as streams of two files each, of which a batch takes one."""
+    for name in ("mails", "topics"):
+        rows, schema = tables.table(name).collect(), tables.table(name).schema
+        parts = rows[:2], rows[2:]
+        for part in parts if name == "mails" else reversed(parts):  # equal ids come in different batches
+            tables.createDataFrame(part, schema).coalesce(1).write.mode("append").parquet(f"{tmp_path}/{name}")
+        stream = tables.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/{name}")
+        stream.createOrReplaceTempView(f"{name}_stream")
+    return tables
+
+
+def test_a_stream_joined_with_a_table(streams, tmp_path):
+    tag = next(f"kept {i}" for i in range(99) if sum(bool(answer(f"{{0}} kept {i}", m[1])) for m in MAILS) == 2)
+    kept = {m[0] for m in MAILS if answer(f"{{0}} {tag}", m[1])}
+    text = sql("stream").replace("mails m", "mails_stream m")
+    frame = streams.sql(f"{text} WHERE AI.IF(PROMPT('{{m.text}} {tag}'))")
+    assert drained(streams, frame, tmp_path) == [row for row in left_join("stream") if row[0] in kept]
+    assert set(calls(streams, "stream").values()) == {1}
+
+
+def test_two_streams_are_joined_by_spark(streams, tmp_path):
+    frame = streams.sql(
+        "SELECT m.id AS m, t.id AS t FROM mails_stream m JOIN topics_stream t "
+        "ON m.id = t.id AND AI.IF(PROMPT('{m.text} about {t.name} pair'))"
+    )
+    pairs = [(m[0], t[0]) for m in MAILS for t in TOPICS if m[0] == t[0] and answer("{0} about {1} pair", m[1], t[1])]
+    assert drained(streams, frame, tmp_path) == sorted(pairs, key=repr)
