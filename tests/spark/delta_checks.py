@@ -141,6 +141,17 @@ def check_update_and_delete(spark, random):
     equal(got(spark.table("target")), [row for row in changed if not answer(URGENT, row[2])])
 
 
+def check_deletion_vectors(spark, random):
+    table = rows(random)
+    save(spark, "target", table)
+    spark.sql("ALTER TABLE target SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"DELETE FROM target WHERE {IS_NEW}")
+    left = [row for row in table if not answer(NEW, row[2])]
+    equal(got(spark.table("target")), left)
+    spark.sql(f"UPDATE target SET part = 'u' WHERE {IS_URGENT}")
+    equal(got(spark.table("target")), [(i, "u" if answer(URGENT, t) else p, t) for i, p, t in left])
+
+
 def check_time_travel(spark, random):
     old, new = rows(random, 0), rows(random, 40)
     save(spark, "target", old)
