@@ -69,5 +69,6 @@ def _pairs(
         catalyst.project([*(a for a in items(side.output()) if a.exprId().id() in needed), own], side)
         for side, own in ((node.left(), run), (node.right(), present))
     )
-    broadcast = fits_broadcast(planning, right, keys)
-    return catalyst.join(left, right, "LeftOuter", keys + relational, broadcast), run, present
+    always = [] if keys else [catalyst.either_is_not_null(run.toAttribute(), present.toAttribute())]  # as in plan_join
+    on = keys + relational + always
+    return catalyst.join(left, right, "LeftOuter", on, fits_broadcast(planning, right, keys)), run, present

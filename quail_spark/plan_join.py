@@ -184,13 +184,21 @@ def _meetings(
     renamed = anchor.renamed(by_name)
     on = [catalyst.equal(by_name[n], k) for n, k in zip(key_names, block_keys, strict=True)]
     on += [catalyst.substitute(condition, renamed) for condition in on_anchor]
-    joined = catalyst.join(anchors, packed, "Inner" if kind == "inner" else "LeftOuter", on, broadcast)
+    if run and not conditions.keys:
+        on.append(catalyst.either_is_not_null(by_name[run], number))  # always: for spark.sql.crossJoin.enabled=false
+    joined = catalyst.join(anchors, packed, _spark_type(kind, conditions), on, broadcast)
     columns = anchor.row_columns
     inputs = [by_name[n] for n in dict.fromkeys([*columns.kept, *columns.texts, *([run] if run else [])])]
     if on_both:
         chosen = catalyst.keep_in_block(block, [catalyst.substitute(c, renamed) for c in on_both], fields)
         return catalyst.project([*inputs, catalyst.alias(chosen, "block")], joined), None
     return catalyst.project([*inputs, block, number], joined), number.name()
+
+
+def _spark_type(kind: str, conditions: Conditions) -> str:
+    if kind != "inner":
+        return "LeftOuter"
+    return "Inner" if conditions.keys else "Cross"
 
 
 def _by_side(conditions: list[JavaObject], anchor: Side, partner: Side) -> tuple[list, list, list]:

@@ -156,6 +156,10 @@ class Catalyst:
         """value IS NOT NULL."""
         return self._expressions.IsNotNull(value)
 
+    def either_is_not_null(self, a: JavaObject, b: JavaObject) -> JavaObject:
+        """a IS NOT NULL OR b IS NOT NULL."""
+        return self._expressions.Or(self.is_not_null(a), self.is_not_null(b))
+
     def if_(self, condition: JavaObject, value: JavaObject, other: JavaObject) -> JavaObject:
         """IF(condition, value, other)."""
         return self._expressions.If(condition, value, other)
@@ -164,7 +168,7 @@ class Catalyst:
         self, left: JavaObject, right: JavaObject, join_type: str, conditions: list[JavaObject], broadcast: bool
     ) -> JavaObject:
         """A join in which each left row's matches are adjacent: its right side is broadcast, or both sides are sorted by
-        the equalities. `join_type`: Inner or LeftOuter."""
+        the equalities. `join_type`: Inner, Cross or LeftOuter."""
         strategy = self.module(f"plans.logical.{'BROADCAST' if broadcast else 'SHUFFLE_MERGE'}")
         hint = self.option(self._logical.HintInfo(self.option(strategy)))
         hints = self._logical.JoinHint(self.option(None) if broadcast else hint, hint)

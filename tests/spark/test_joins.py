@@ -10,7 +10,7 @@ from quail_spark.functions import ai_if, prompt
 
 from .engine_calls import calls
 from .oracle import answer
-from .sql_model import JOINS, Ai, Column, Compare, Join, Query, Subquery, Table, World
+from .sql_model import JOINS, Ai, Column, Compare, Join, Not, Query, Subquery, Table, World
 
 SCHEMA = pa.schema([("id", pa.int32()), ("text", pa.string()), ("grp", pa.string()), ("n", pa.int32())])
 ROWS = {
@@ -109,6 +109,18 @@ def test_without_an_equality_partners_are_broadcast_whatever_their_size(tables):
     frame = tables.sql(f"SELECT * FROM {join.sql()}")
     assert "over spark.quail.join.broadcastBytes (0)" in quail_spark.explain(frame)
     assert result(frame) == expected(star(join))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_cross_joins_are_forbidden(tables, kind):
+    """An AI condition is a condition, though the planner takes it out of the join."""
+    tables.conf.set("spark.sql.crossJoin.enabled", "false")
+    on = (ask(f"forbidden {kind}", "m", "t"), Compare("<", Column("m", "n"), Column("t", "n")))
+    join = Join(kind, Table("mails", "m"), Table("topics", "t"), on)
+    assert result(tables.sql(f"SELECT * FROM {join.sql()}")) == expected(star(join))
+    if kind != "inner":  # which Spark evaluates, and refuses as it does for any UDF
+        negated = Join(kind, join.left, join.right, (Not(ask(f"forbidden {kind}", "m", "t")),))
+        assert result(tables.sql(f"SELECT * FROM {negated.sql()}")) == expected(star(negated))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("inner", "cross")])
