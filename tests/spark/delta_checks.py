@@ -15,7 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import quail_spark
+from quail_spark.conf import QuailConf
+from quail_spark.engine.client import connect
 from quail_spark.engine.scripted import scripted_answer
+from quail_spark.engines import resolve_device, resolve_model
 from quail_spark.functions import ai_if, prompt
 
 RATE, SEED = 0.5, 11
@@ -61,6 +64,17 @@ def planned(frame) -> bool:
     """Whether an AI operator stands in the plan, and no AI call outside of one."""
     plan = frame._jdf.queryExecution().executedPlan().toString()
     return "AI filter" in plan or "AI join" in plan or "MapInArrow" in plan
+
+
+def asked(spark: SparkSession) -> int:
+    """Rows that the engine has been asked about so far."""
+    conf = QuailConf.of_session(spark)
+    config = conf.engine(model=resolve_model(conf["model"]), device=resolve_device(conf["device"]))
+    client = connect(config, spark.sparkContext.applicationId)
+    try:
+        return sum(operator["rows"] for operator in client.stats()["operators"].values())
+    finally:
+        client.close()
 
 
 def check_read_enrich_write(spark, random):
@@ -207,17 +221,17 @@ def check_stream_without_batches(spark, random):
 
 
 def check_cache(spark, random):
-    save(spark, "raw", rows(random))
-    expected = None
+    table = rows(random)
+    save(spark, "raw", table)
+    expected = [(i, answer(URGENT, t)) for i, _, t in table if answer(NEW, t)]
     frame = spark.sql(f"SELECT id, {IS_URGENT} AS urgent FROM raw WHERE {IS_NEW}").cache()
-    for _ in range(2):
-        found = got(frame)
-        expected = expected or [
-            (r.id, answer(URGENT, r.text)) for r in spark.table("raw").collect() if answer(NEW, r.text)
-        ]
-        equal(found, expected)
+    equal(got(frame), expected)
+    before = asked(spark)
+    equal(got(frame), expected)
+    assert asked(spark) == before
     spark.sql("DELETE FROM raw WHERE id < 20")
     equal(got(spark.sql(f"SELECT id FROM raw WHERE {IS_NEW}")), [(i,) for i, _ in expected if i >= 20])
+    assert asked(spark) > before
     frame.unpersist()
 
 
