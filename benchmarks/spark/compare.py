@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("partners")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--only", default="", help="queries whose names contain this")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--model", default="")
     arguments = parser.parse_args()
@@ -156,6 +157,8 @@ def main() -> None:
 
     results = []
     for name, (ours, baseline, loads) in queries(spark, path, arguments.dtype).items():
+        if arguments.only not in name:
+            continue
         mine, plain = [], []
         for _ in range(arguments.runs):
             seconds, rows = timed(ours)
