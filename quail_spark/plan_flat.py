@@ -64,11 +64,11 @@ def _pairs(
     catalyst = planning.catalyst
     needed = planning.references([node.condition().get()]) | {a.exprId().id() for a in kept}
     run = catalyst.alias(catalyst.row_number(), "run")
-    present = catalyst.alias(catalyst.true(), "present")
+    present = catalyst.alias(catalyst.row_number(), "present")
     left, right = (
         catalyst.project([*(a for a in items(side.output()) if a.exprId().id() in needed), own], side)
         for side, own in ((node.left(), run), (node.right(), present))
     )
-    always = [] if keys else [catalyst.either_is_not_null(run.toAttribute(), present.toAttribute())]  # as in plan_join
+    always = [] if keys else [catalyst.about_both(run.toAttribute(), present.toAttribute())]  # as in plan_join
     on = keys + relational + always
     return catalyst.join(left, right, "LeftOuter", on, fits_broadcast(planning, right, keys)), run, present

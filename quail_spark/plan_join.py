@@ -185,7 +185,7 @@ def _meetings(
     on = [catalyst.equal(by_name[n], k) for n, k in zip(key_names, block_keys, strict=True)]
     on += [catalyst.substitute(condition, renamed) for condition in on_anchor]
     if run and not conditions.keys:
-        on.append(catalyst.either_is_not_null(by_name[run], number))  # always: for spark.sql.crossJoin.enabled=false
+        on.append(catalyst.about_both(by_name[run], number))  # for spark.sql.crossJoin.enabled=false
     joined = catalyst.join(anchors, packed, _spark_type(kind, conditions), on, broadcast)
     columns = anchor.row_columns
     inputs = [by_name[n] for n in dict.fromkeys([*columns.kept, *columns.texts, *([run] if run else [])])]

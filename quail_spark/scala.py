@@ -156,9 +156,11 @@ class Catalyst:
         """value IS NOT NULL."""
         return self._expressions.IsNotNull(value)
 
-    def either_is_not_null(self, a: JavaObject, b: JavaObject) -> JavaObject:
-        """a IS NOT NULL OR b IS NOT NULL."""
-        return self._expressions.Or(self.is_not_null(a), self.is_not_null(b))
+    def about_both(self, a: JavaObject, b: JavaObject) -> JavaObject:
+        """a >= 0 OR b >= 0. For numbers of rows TRUE, but Spark can't tell, and takes the join for no cross join."""
+        zero = self.module("expressions.Literal").default(self.row_number().dataType())
+        first, second = (self._expressions.GreaterThanOrEqual(number, zero) for number in (a, b))
+        return self._expressions.Or(first, second)
 
     def if_(self, condition: JavaObject, value: JavaObject, other: JavaObject) -> JavaObject:
         """IF(condition, value, other)."""
