@@ -141,7 +141,9 @@ class Host:
 
     def _update_stats(self, **facts) -> None:
         store = self._evaluator.store if self._evaluator else None
-        self._stats.update(**{"streams": self._lifetime.streams, "store": None if store is None else store.facts(), **facts})
+        self._stats.update(
+            **{"streams": self._lifetime.streams, "store": None if store is None else store.facts(), **facts}
+        )
 
     def _save(self) -> None:
         if self._evaluator and self._evaluator.store is not None:
