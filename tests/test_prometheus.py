@@ -2,6 +2,7 @@
 
 import random
 import re
+import tempfile
 
 import pytest
 
@@ -106,9 +107,16 @@ def test_nothing_ran():
     assert exposition([]) == ""
 
 
-def test_command(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def no_engines(monkeypatch):
+    """A temporary directory of its own, short enough for sockets: a longer one would not be used."""
+    with tempfile.TemporaryDirectory(prefix="q", dir="/tmp") as short:
+        monkeypatch.setattr(runtime_dir.tempfile, "tempdir", short)
+        yield
+
+
+def test_command(no_engines, capsys):
     """All applications of this machine, or one, from the files that engines write."""
-    monkeypatch.setattr(runtime_dir.tempfile, "tempdir", str(tmp_path))
     assert main(["metrics"]) == 0
     assert capsys.readouterr().out == ""
     for application in ("app-1", "app-2"):
