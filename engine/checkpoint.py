@@ -74,8 +74,15 @@ def load_decoder(
             fp8 = "row" if tensors.in_fp8 else None
         weights = (_weights(tensors, facts, index) for index in range(facts.layers))
         if triton or (triton is None and device.type == "cuda"):
-            from .models.cuda_decoder import CudaDecoder, CudaLayer  # Triton, where there is a card
+            from quail_spark.kernels.triton_ragged import can_attend  # Triton, where there is a card
 
+            from .models.cuda_decoder import CudaDecoder, CudaLayer
+
+            if not can_attend(facts.heads, facts.kv_heads, facts.head_dim):
+                raise ModelError(
+                    f"{directory}: {facts.heads} attention heads over {facts.kv_heads} of {facts.head_dim} dimensions are "
+                    "not computed on a GPU; accepted: heads of 16, 32, 64 or 128 dimensions; or spark.quail.device=cpu"
+                )
             layers = [CudaLayer(facts, w, i == facts.layers - 1, fp8, dtype) for i, w in enumerate(weights)]
             return CudaDecoder(facts, embedding, layers, norm, head, fp8)
         cast = ({name: plain(matrix, dtype) for name, matrix in w.items()} for w in weights)

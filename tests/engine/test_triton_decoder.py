@@ -15,6 +15,7 @@ from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.random_checkpoint import write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.engine.warm_up import warm_up
+from quail_spark.optimizer.errors import ModelError
 
 IDS = (3, 77, 150, 210)
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -93,6 +94,13 @@ def test_same_logits_from_an_fp8_checkpoint(kind, fp8, tmp_path):
 def test_an_fp8_checkpoint_without_fp8_products(tmp_path):
     write_random_checkpoint(WIDE | QWEN3 | {"num_hidden_layers": 2}, tmp_path, fp8=True, seed=3)
     check(*both(tmp_path), PLAIN, 60)
+
+
+def test_heads_that_the_kernels_do_not_serve_are_refused(tmp_path):
+    write_random_checkpoint(SMALL | QWEN3 | {"head_dim": 8, "num_hidden_layers": 1}, tmp_path)
+    with pytest.raises(ModelError, match="4 attention heads over 2 of 8 dimensions are not computed on a GPU"):
+        runner(tmp_path, DEVICE, HALF)
+    runner(tmp_path, "cpu", torch.float32)
 
 
 @pytest.mark.skipif(not ON_CARD, reason="the interpreter takes long, and compiles nothing")
