@@ -72,7 +72,8 @@ class Scheduler:
     def run(self, tasks: list[Task]) -> Outcome:
         """Launch all trees. The caller's references on the parents must last until this returns.
 
-        While the device computes one pass the next is laid out here. On an error nothing is kept. A mark whose KV finds no page is not kept.
+        While the device computes one pass the next is laid out here. On an error nothing is kept. A mark whose KV finds
+        no page is not kept.
         """
         outcome = Outcome()
         frames = [_Frame(list(tasks))]

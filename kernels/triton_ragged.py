@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .fp8 import BLOCK, Quantised
 from .ragged import PrefixGroup, Ragged
+from .sending import send
 from .triton_attention import attention_kernel
 from .triton_plan import Cut, Kernels, Long, Plan, TilePlan, plan_all, plan_answers, stretches
 
@@ -138,10 +139,7 @@ class _Tables:
         for kernel in (plan.short, plan.long):
             parts += [kernel.tiles.ravel(), kernel.run_starts, kernel.run_counts]
         parts = [np.pad(part, (0, -len(part) % 4)) for part in parts]  # 16 bytes
-        packed = torch.from_numpy(np.concatenate(parts))
-        if torch.device(device).type == "cuda":
-            packed = packed.pin_memory()
-        sent = packed.to(device, non_blocking=True).split([len(part) for part in parts])
+        sent = send(parts, device)
         self.lows, self.highs = sent[:2]
         self.items = sent[2][: plan.items.size].view(plan.items.shape)
         self.short, self.long = (

@@ -22,7 +22,6 @@ from quail_spark.engine.runner import Pass, Runner
 from quail_spark.engine.scripted import scripted_answer
 from quail_spark.engine.session import OperatorSession, Request
 from quail_spark.engine.tokens import Tokens
-from quail_spark.engine.warm_up import warm_up
 from quail_spark.optimizer.plan import OperatorSpec
 from quail_spark.optimizer.statistics import PassRates
 from quail_spark.optimizer.work import Work
@@ -108,8 +107,7 @@ def model_engine(directory: Path, device: str, fp8: str = "auto") -> ModelEvalua
     tokens = Tokens.load(directory) if known else ByteTokens(model.config.vocab)
     readout = Readout.of(tokens) if known else READOUT
     runner = CountingRunner(model, config, readout.ids)
-    if torch.device(device).type == "cuda":
-        warm_up(runner)
+    model.warm_up(runner)
     return ModelEvaluator(config, tokens, readout, runner, str(directory))
 
 

@@ -11,11 +11,11 @@ behind them only for the answer rows.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from quail_spark.kernels.rows import adjacent_pairs
+from quail_spark.kernels.sending import send
 from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise, swiglu
 from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
 from quail_spark.kernels.triton_rope import turn_heads
@@ -71,10 +71,7 @@ class _Sent:
     def of(cls, batch: Batch, device: torch.device) -> "_Sent":
         kept = batch.slots is not None
         parts = [batch.tokens, batch.positions, *([batch.slots] if kept else []), batch.answer_rows]
-        packed = torch.from_numpy(np.concatenate(parts))
-        if device.type == "cuda":
-            packed = packed.pin_memory()
-        sent = packed.to(device, non_blocking=True).split([len(part) for part in parts])
+        sent = send(parts, device)
         return cls(sent[0], sent[1], sent[2] if kept else None, sent[-1])
 
 
@@ -127,8 +124,8 @@ class CudaDecoder:
             qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
             self._turned(qkv, c.heads, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, index))
             mixed = self._attended(attention, qkv, layer.o.kind, *pool.layer(index))
-            following = self.layers[index + 1]
-            normed = self._mlp(layer, mixed, x, following.attention_norm, following.first.kind)
+            following, product = self.layers[index + 1], self._mlp(layer, mixed, x)
+            normed = add_rms_norm(x, product, following.attention_norm, c.norm_eps, following.first.kind)
         return self._answers(sent, pool, attention, x, normed) @ head_rows.T
 
     def _answers(self, sent: _Sent, pool: PagePool, attention: TritonAttention, x, normed) -> torch.Tensor:
@@ -143,15 +140,13 @@ class CudaDecoder:
         q = layer.q(normed).unflatten(1, (-1, c.head_dim))
         self._turned(q, c.heads, 0, sent.positions.index_select(0, sent.answer_rows), layer.norms, None)
         mixed = attention.attend_last(q, kv, *pool.layer(last)).flatten(1)
-        self._mlp(layer, self._quantised(mixed, layer.o.kind), x, self.final_norm, None)
+        x += self._mlp(layer, self._quantised(mixed, layer.o.kind), x)
         return add_rms_norm(x.float(), None, self.final_norm, c.norm_eps, None)
 
-    def _mlp(self, layer: CudaLayer, mixed, x, norm, kind: str | None):
-        """From attention's output to the next product's input; adds both halves of the layer to `x`."""
-        eps = self.config.norm_eps
-        normed = add_rms_norm(x, layer.o(mixed), layer.mlp_norm, eps, layer.gate_up.kind)
-        hidden = swiglu(layer.gate_up(normed), layer.down.kind)
-        return add_rms_norm(x, layer.down(hidden), norm, eps, kind)
+    def _mlp(self, layer: CudaLayer, mixed, x) -> torch.Tensor:
+        """From attention's output to the down product, which is still to be added to `x`; adds the O product to it."""
+        normed = add_rms_norm(x, layer.o(mixed), layer.mlp_norm, self.config.norm_eps, layer.gate_up.kind)
+        return layer.down(swiglu(layer.gate_up(normed), layer.down.kind))
 
     def _attended(self, attention: TritonAttention, qkv, kind: str | None, pool_k, pool_v):
         """Attention of all rows, as the O product takes it."""
