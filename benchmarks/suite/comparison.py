@@ -62,6 +62,17 @@ class Outcome:
         return self.written.seconds / self.chosen.seconds if self.written and self.chosen.seconds else 1.0
 
 
+@dataclass
+class Prepared:
+    """A query with its plans, each with whether it is the written order: the chosen one first. `expected_s`: of all runs."""
+
+    query: SuiteQuery
+    read: Query
+    plans: list[tuple[Plan, bool]]
+    planning_s: float
+    expected_s: float
+
+
 class Suite:
     """Queries over `tables`. `by_clock`: seconds are those of the run, else those of its counted work. `tasks` threads ask at
     the same time; each plan is run `runs` times, the median counts. `hints`: the planner knows the pass rates."""
@@ -80,8 +91,8 @@ class Suite:
         self._evaluator, self._tables, self._context = evaluator, tables, context
         self._by_clock, self._tasks, self._runs, self._hints = by_clock, tasks, runs, hints
 
-    def outcome(self, query: SuiteQuery) -> Outcome:
-        """Plan and run one query, the two plans in turns."""
+    def prepared(self, query: SuiteQuery) -> Prepared:
+        """Plan one query."""
         read = read_sql(query.sql, self._tables, self._tokens)
         given = read.plan if self._hints else without_hints(read.plan)
         began = time.perf_counter()
@@ -89,16 +100,22 @@ class Suite:
         planning_s = time.perf_counter() - began
         written = written_order(given, self._context)
         plans = [(planned, False)] + ([(written, True)] if render(written) != render(planned) else [])
+        expected = self._runs * sum(estimate_plan(plan, self._context).seconds for plan, _ in plans)
+        return Prepared(query, read, plans, planning_s, expected)
+
+    def outcome(self, prepared: Prepared) -> Outcome:
+        """Run one query, the two plans in turns."""
+        read, plans = prepared.read, prepared.plans
         runs = [[self._measured(read, *plan) for plan in plans] for _ in range(self._runs)]
         results = [self._median([run[n] for run in runs]) for n in range(len(plans))]
         if len({measured.rows for measured, _ in results}) > 1:
-            raise AssertionError(f"{query.name}: the plans give {[m.rows for m, _ in results]} rows")
+            raise AssertionError(f"{prepared.query.name}: the plans give {[m.rows for m, _ in results]} rows")
         asked = sum(len(node.predicates) for node in _operators(read.plan))
         choice = asked > 1 or any(isinstance(node, AiJoin) for node in _operators(read.plan))
         chosen = results[0][0]
         result_rows = len(read.result(results[0][1])) if read.ends else chosen.rows
-        written_run = results[1][0] if len(results) > 1 else None
-        return Outcome(query, planning_s, render(planned), choice, chosen, written_run, result_rows)
+        written = results[1][0] if len(results) > 1 else None
+        return Outcome(prepared.query, prepared.planning_s, render(plans[0][0]), choice, chosen, written, result_rows)
 
     def _tokens(self, text: str) -> float:
         return len(self._evaluator.tokens.encode([text])[0])

@@ -8,22 +8,28 @@ Without `--data` tables are made of random words. Answers are a fixed function w
 those of a run by the clock; with `--scripted` those that the cost model gives for the work that the engine would have done:
 scheduling, KV pages and prefix sharing are the engine's own, and only the forward pass is left out. The share of light
 compares with the datasheet's time for the tokens and attention pairs of that run, without those computed again.
+
+With `--budget` the queries run cheapest first, and one whose plans are not expected to fit into what is left is left out.
+A query that fails is told, and the next one runs. `--json` holds what was measured so far at any time.
 """
 
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from comparison import Outcome, Suite
 from suite_engines import counting_engine, model_engine
-from suite_queries import read_queries
+from suite_queries import SuiteQuery, read_queries
 from suite_tables import FILES, random_tables, read_tables
 
 from quail_spark.engine.model_evaluator import ModelEvaluator
@@ -71,14 +77,30 @@ def verdicts(outcomes: list[Outcome]) -> list[tuple[str, bool]]:
     ]
 
 
-def as_json(outcomes: list[Outcome], arguments: argparse.Namespace) -> str:
-    """All figures, with the plans and what was asked for."""
-    rows = [
-        asdict(o) | {"query": o.query._asdict(), "ratio": o.ratio, "share_of_light": o.chosen.share_of_light}
-        for o in outcomes
-    ]
-    about = {name: str(value) for name, value in vars(arguments).items()}
-    return json.dumps({"arguments": about, "queries": rows, "verdicts": verdicts(outcomes)}, indent=1)
+@dataclass
+class Results:
+    """What was measured, and which queries were not: `failed` and `left_out`, with the reason."""
+
+    arguments: argparse.Namespace
+    outcomes: list[Outcome] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """All figures, with the plans and what was asked for, to the file that was asked for, in one step."""
+        path = self.arguments.json
+        if path is None:
+            return
+        order = list(read_queries())
+        rows = [
+            asdict(o) | {"query": o.query._asdict(), "ratio": o.ratio, "share_of_light": o.chosen.share_of_light}
+            for o in sorted(self.outcomes, key=lambda o: order.index(o.query.name))
+        ]
+        about = {name: str(value) for name, value in vars(self.arguments).items()}
+        found = {"arguments": about, "queries": rows, "verdicts": verdicts(self.outcomes)}
+        beside = path.with_name(f"{path.name}.part")
+        beside.write_text(json.dumps(found | {"failed": self.failed, "left_out": self.left_out}, indent=1))
+        os.replace(beside, path)
 
 
 def engine_of(arguments: argparse.Namespace, scratch: Path) -> tuple[ModelEvaluator, PlanContext]:
@@ -103,16 +125,53 @@ def _device_name(device: str) -> str:
     return "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
 
 
-def outcomes_of(suite: Suite, only: str | None, budget: float | None) -> Iterator[Outcome]:
-    """The queries one after the other, until the budget of seconds is spent."""
-    began = time.perf_counter()
-    for name, query in read_queries().items():
-        if only and not any(name == each or name.startswith(f"{each}-") for each in only.split(",")):
+def chosen_queries(only: str | None) -> list[SuiteQuery]:
+    """All, or those whose id is, or begins with, one of `only`."""
+    wanted = only.split(",") if only else []
+    return [
+        query
+        for name, query in read_queries().items()
+        if not only or any(name == each or name.startswith(f"{each}-") for each in wanted)
+    ]
+
+
+def run_all(suite: Suite, results: Results) -> Iterator[Outcome]:
+    """The queries one after the other; with a budget the cheapest first, and none that is not expected to end within it."""
+    began, budget = time.perf_counter(), results.arguments.budget
+    prepared = []
+    for query in chosen_queries(results.arguments.only):
+        with _failure_of(query, results):
+            prepared.append(suite.prepared(query))
+    if budget:
+        prepared.sort(key=lambda p: p.expected_s)
+    expected = spent = 0.0
+    for each in prepared:
+        need = each.expected_s * max(1.0, spent / expected if expected else 1.0)
+        left = budget - (time.perf_counter() - began) if budget else need
+        if need > left:
+            results.left_out[each.query.name] = f"expected to take {need:.0f} s, {left:.0f} s of the budget are left"
+            print(f"{each.query.name:8} left out: {results.left_out[each.query.name]}", flush=True)
+            results.write()
             continue
-        if budget and time.perf_counter() - began > budget:
-            print(f"left out for want of time: {name}")
-            continue
-        yield suite.outcome(query)
+        start, outcome = time.perf_counter(), None
+        with _failure_of(each.query, results):
+            outcome = suite.outcome(each)
+            expected, spent = expected + each.expected_s, spent + time.perf_counter() - start
+            results.outcomes.append(outcome)
+        results.write()
+        if outcome:
+            yield outcome
+
+
+@contextmanager
+def _failure_of(query: SuiteQuery, results: Results) -> Iterator[None]:
+    """Tell an error and note it, instead of ending the run."""
+    try:
+        yield
+    except Exception as error:
+        results.failed[query.name] = f"{type(error).__name__}: {error}"
+        print(f"{query.name:8} FAILED: {results.failed[query.name]}", flush=True)
+        traceback.print_exc()
 
 
 def parsed() -> argparse.Namespace:
@@ -135,7 +194,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--layout", default="document_first")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1, help="of each plan, in turns; the median counts")
-    parser.add_argument("--budget", type=float, help="seconds after which no further query is begun")
+    parser.add_argument("--budget", type=float, help="seconds for the queries, without loading")
     parser.add_argument("--plans", action="store_true", help="show the plans")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -149,25 +208,25 @@ def main() -> int:
         tables = read_tables(arguments.data or Path(), arguments.part, arguments.scale, files)
     else:
         tables = random_tables(0, arguments.scale)
-    outcomes = []
+    results = Results(arguments)
     print(HEADING)
     with tempfile.TemporaryDirectory() as scratch:
         evaluator, context = engine_of(arguments, Path(scratch))
         more = {"tasks": arguments.tasks, "runs": arguments.runs, "hints": not arguments.no_hints}
         suite = Suite(evaluator, tables, context, by_clock=not arguments.scripted, **more)
-        for outcome in outcomes_of(suite, arguments.only, arguments.budget):
-            outcomes.append(outcome)
+        for outcome in run_all(suite, results):
             print(line(outcome), flush=True)
-            if arguments.json:
-                arguments.json.write_text(as_json(outcomes, arguments))
             if arguments.plans:
                 print(f"-- {outcome.query.shape}\n{outcome.plan}\n")
+    outcomes = results.outcomes
     differ = [o.written.seconds for o in outcomes if o.written]
     chosen = sum(o.chosen.seconds for o in outcomes)
     print(f"{chosen:.1f} s as planned; {sum(differ):.1f} s for the {len(differ)} written orders that differ")
+    if results.failed or results.left_out:
+        print(f"failed: {', '.join(results.failed) or 'none'}; left out: {', '.join(results.left_out) or 'none'}")
     for words, holds in verdicts(outcomes):
         print(f"{'holds' if holds else 'FAILS'}: {words}")
-    return 0 if all(holds for _, holds in verdicts(outcomes)) else 1
+    return 0 if all(holds for _, holds in verdicts(outcomes)) and not results.failed else 1
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ COMPARISONS = {
 }
 ACCEPTED = "AI.IF(PROMPT('… {alias.column} …'), {'selectivity': 0.1}), equal columns of two tables, column <op> literal"
 RESULT = "matched"
+FROM = "from_" if "from_" in exp.Select.arg_types else "from"  # in sqlglot 27
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Query:
         around = self.select.copy()
         for part in ("joins", "where"):
             around.set(part, None)
-        around.set("from_", exp.From(this=exp.to_table(RESULT)))
+        around.set(FROM, exp.From(this=exp.to_table(RESULT)))
         return around.transform(
             lambda n: exp.column(_flat(n.table, n.name)) if isinstance(n, exp.Column) and n.table else n
         )
@@ -75,7 +76,7 @@ def read_sql(sql: str, sources: Mapping[str, pa.Table], count: Callable[[str], f
     """The plan of a statement over `sources` by name; statistics from the tables, a text's tokens by `count`."""
     select = _checked(parse_one(sql), sources)
     joins = select.args.get("joins") or []
-    named = [select.args["from_"].this, *(join.this for join in joins)]
+    named = [select.args[FROM].this, *(join.this for join in joins)]
     on = [_conditions(join.args.get("on")) for join in joins]
     where = _conditions(select.args["where"].this if select.args.get("where") else None)
     if where.keys:
