@@ -3,10 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 
+from quail_spark.engine.devices import address_of, visible_gpus
 from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.context import PlanContext
 from quail_spark.optimizer.device import DeviceSpec, find_device
@@ -74,19 +75,38 @@ def is_fp8(setting: str) -> bool:
     return method == "fp8" or bool(re.search(r"\bfp8\b", _resolved(setting).lower()))
 
 
-def device_spec(setting: str) -> DeviceSpec | None:
-    """The device of `spark.quail.device` on this machine, or the one that a name such as `H100` means."""
-    resolved = resolve_device(setting)
-    if match := re.fullmatch(r"cuda:(\d+)", resolved):
-        names = gpu_names()
-        return find_device(names[int(match[1])]) if int(match[1]) < len(names) else None
+def device_spec(setting: str, environment: Mapping[str, str] = os.environ) -> DeviceSpec | None:
+    """The device of `spark.quail.device` on this machine, or the one that a name such as `H100` means.
+
+    `cuda:N` counts the GPUs that CUDA_VISIBLE_DEVICES shows."""
+    resolved = resolve_device(setting, environment=environment)
+    if re.fullmatch(r"cuda:\d+", resolved):
+        shown = visible_gpus(environment)
+        if shown is not None and int(resolved.removeprefix("cuda:")) >= len(shown):
+            return None
+        name = gpu_name(address_of(resolved, environment).removeprefix("cuda:"), gpus())
+        return find_device(name) if name else None
     return find_device(resolved, os.cpu_count() or 1)
 
 
-def gpu_names(pattern: str = GPU_FACTS) -> list[str]:
-    """Names of this machine's GPUs as the driver's files tell them, in the order of their buses."""
+def gpu_name(address: str, known: Sequence[tuple[str, str]]) -> str | None:
+    """The name of the GPU with this index or (beginning of a) UUID among `known` names and UUIDs; None for any other, such
+    as a MIG slice, which is less than its GPU."""
+    if address.isdigit():
+        return known[int(address)][0] if int(address) < len(known) else None
+    found = [name for name, uuid in known if address.startswith("GPU-") and uuid.startswith(address)]
+    return found[0] if len(found) == 1 else None
+
+
+def gpus(pattern: str = GPU_FACTS) -> list[tuple[str, str]]:
+    """Names and UUIDs of this machine's GPUs as the driver's files tell them, in the order of their buses."""
     texts = [Path(path).read_text(encoding="utf-8", errors="replace") for path in sorted(glob(pattern))]
-    return [match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))]
+    return [(_fact("Model", text), _fact("GPU UUID", text)) for text in texts]
+
+
+def _fact(name: str, text: str) -> str:
+    found = re.search(rf"^{name}:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _resolved(setting: str) -> str:

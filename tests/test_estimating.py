@@ -73,12 +73,35 @@ def test_only_what_statistics_know_is_estimated():
 def test_gpus_by_the_files_of_the_driver(tmp_path, monkeypatch):
     for bus, name in (("0000:01", "NVIDIA L4"), ("0000:02", "NVIDIA H200")):
         (tmp_path / bus).mkdir()
-        (tmp_path / bus / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t 99\n")
-    pattern = str(tmp_path / "*" / "information")
-    assert estimating.gpu_names(pattern) == ["NVIDIA L4", "NVIDIA H200"]
-    monkeypatch.setattr(estimating, "gpu_names", lambda: ["NVIDIA L4", "NVIDIA H200"])
-    assert estimating.device_spec("cuda:1").name == "H200"
-    assert estimating.device_spec("cuda:2") is None
+        facts = f"Model: \t\t {name}\nIRQ:   \t 99\nGPU UUID: \t GPU-{bus[-2:]}aa-bb\nVideo BIOS: \t 9\n"
+        (tmp_path / bus / "information").write_text(facts)
+    known = [("NVIDIA L4", "GPU-01aa-bb"), ("NVIDIA H200", "GPU-02aa-bb")]
+    assert estimating.gpus(str(tmp_path / "*" / "information")) == known
+    monkeypatch.setattr(estimating, "gpus", lambda: known)
+    assert estimating.device_spec("cuda:1", {}).name == "H200"
+    assert estimating.device_spec("cuda:2", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("1,0", ["H200", "L4", None]),
+        ("1", ["H200", None]),
+        ("GPU-02aa,GPU-01aa-bb", ["H200", "L4"]),
+        ("GPU-0,MIG-02aa-bb,GPU-77,5", [None, None, None, None]),  # two begin so; a slice; unknown ones
+        ("", [None]),
+    ],
+)
+def test_the_estimate_is_for_the_gpu_that_cuda_shows(visible, names, monkeypatch):
+    monkeypatch.setattr(estimating, "gpus", lambda: [("NVIDIA L4", "GPU-01aa-bb"), ("NVIDIA H200", "GPU-02aa-bb")])
+    environment = {"CUDA_VISIBLE_DEVICES": visible}
+    found = [estimating.device_spec(f"cuda:{index}", environment) for index in range(len(names))]
+    assert [device and device.name for device in found] == names
+    if visible:
+        first = estimating.device_spec("auto", environment)
+        assert (first and first.name) == names[0]
+    else:
+        assert estimating.device_spec("auto", environment).name.startswith("CPU")
 
 
 def test_the_price_is_a_number():
