@@ -29,7 +29,7 @@ from pathlib import Path
 
 from comparison import Outcome, Suite
 from suite_engines import counting_engine, model_engine
-from suite_queries import SuiteQuery, read_queries
+from suite_queries import SuiteQuery, chosen_queries, read_queries
 from suite_tables import FILES, random_tables, read_tables
 
 from quail_spark.engine.model_evaluator import ModelEvaluator
@@ -123,16 +123,6 @@ def _device_name(device: str) -> str:
     import torch
 
     return "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
-
-
-def chosen_queries(only: str | None) -> list[SuiteQuery]:
-    """All, or those whose id is, or begins with, one of `only`."""
-    wanted = only.split(",") if only else []
-    return [
-        query
-        for name, query in read_queries().items()
-        if not only or any(name == each or name.startswith(f"{each}-") for each in wanted)
-    ]
 
 
 def run_all(suite: Suite, results: Results) -> Iterator[Outcome]:

@@ -25,3 +25,13 @@ def read_queries() -> dict[str, SuiteQuery]:
         for name, shape, sql in _QUERY.findall(text):
             found[name] = SuiteQuery(name, group, shape, sql.strip().rstrip(";"))
     return found
+
+
+def chosen_queries(only: str | None) -> list[SuiteQuery]:
+    """All, or those whose id is, or begins with, one of `only`."""
+    wanted = only.split(",") if only else []
+    return [
+        query
+        for name, query in read_queries().items()
+        if not only or any(name == each or name.startswith(f"{each}-") for each in wanted)
+    ]

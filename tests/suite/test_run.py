@@ -7,7 +7,8 @@ import random
 import pytest
 import run
 from comparison import Suite
-from run import Results, chosen_queries, engine_of, run_all
+from run import Results, engine_of, run_all
+from suite_queries import chosen_queries
 from suite_tables import random_tables
 
 SEED = random.randrange(1 << 30)
