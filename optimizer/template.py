@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from .errors import PromptError
 
+_NUMBER = re.compile(r"\s*[0-9]+\s*")
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -40,7 +41,7 @@ def parse_template(template: str) -> tuple[Literal | Placeholder, ...]:
             raise PromptError(
                 f"lone {token!r} at character {match.start()} of the template {template!r}; write {token * 2!r} for a brace"
             )
-        elif not match.group(1).strip().isdigit():
+        elif not _NUMBER.fullmatch(match.group(1)):
             raise PromptError(
                 f"placeholder {token!r} in the template {template!r} is not a number; accepted: {{0}}, {{1}}, …, or a column's name where the SQL front end resolves it"
             )
