@@ -22,6 +22,7 @@ from .plan_filter import plan_filter
 from .plan_join import plan_join
 from .planning import NotPlanned, PlannedOperator, Planning
 from .scala import Catalyst, JavaObject, items, kind
+from .spark_ui import SparkUi
 
 RULES = {"Filter": plan_filter, "Join": plan_join}
 PLACES = {  # what EXPLAIN calls the places of AI calls that no rule reaches
@@ -54,8 +55,14 @@ def uninstall(spark) -> None:
     spark.conf.unset(MARK)
 
 
+def running_tasks(spark, operator: str) -> tuple[int, int]:
+    """Finished and all tasks of the running stages that have this operator; (0, 0) where that is not known."""
+    bridge = _bridges.get(spark.sparkContext._gateway)
+    return bridge.ui.tasks(operator) if bridge else (0, 0)
+
+
 class _Bridge:
-    """What one driver JVM needs once: the callback and the rule's builder."""
+    """What one driver JVM needs once: the callback, the rule's builder, the operators in Spark's UI."""
 
     def __init__(self, spark):
         from pyspark.java_gateway import ensure_callback_server_started
@@ -63,6 +70,7 @@ class _Bridge:
         gateway = spark.sparkContext._gateway
         ensure_callback_server_started(gateway)
         self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), MARK)
+        self.ui = SparkUi(spark)
         self._contexts: list[JavaObject] = []
 
     def attach(self, spark) -> None:
@@ -70,6 +78,7 @@ class _Bridge:
         extensions = spark._jsparkSession.extensions()
         if not any(extensions.equals(known) for known in self._contexts):
             extensions.injectPreCBORule(self.builder)
+            self.ui.attach(extensions)
             self._contexts.append(extensions)
 
 

@@ -22,6 +22,7 @@ from .failed_rows import FailedRows
 from .operators import Batches, text_bytes
 from .pairing import PAIRS_PER_ROW
 from .runs import outcome
+from .task_counts import Meter
 
 KINDS = ("semi", "anti", "existence")
 FIRST_ROUND = 4  # partners in an anchor's first round, at least; each later round is twice as large
@@ -31,14 +32,19 @@ WAITING_BYTES = 64 << 20  # of anchors (and their own blocks) that are not decid
 def run_matching(spec_json: str, columns: PairColumns, batches: Batches) -> Batches:
     """For each anchor whether a partner answered TRUE to every predicate, as rows of the join's kind."""
     spec, conf = OperatorSpec.from_json(spec_json), task_settings()[0]
-    failed = FailedRows(conf["onError"], spec)
+    failed, meter = FailedRows(conf["onError"], spec), Meter(spec.name)
     search = Search(spec, columns, batches, conf)
-    for answers in task_engine().pairs(spec, search.requests()):
-        failed.count(answers)
-        search.take(answers)
+
+    def anchors() -> Batches:
+        for answers in task_engine().pairs(spec, search.requests()):
+            meter.took(answers)
+            failed.count(answers)
+            search.take(answers)
+            yield from search.decided(failed)
         yield from search.decided(failed)
-    yield from search.decided(failed)
-    failed.finish()
+        failed.finish()
+
+    yield from meter.given(anchors())
 
 
 @dataclass(eq=False)

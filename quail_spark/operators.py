@@ -14,6 +14,7 @@ from quail_spark.optimizer.plan import TRUE, OperatorSpec
 from .engines import task_engine, task_settings
 from .failed_rows import FailedRows
 from .packing import cut
+from .task_counts import Meter
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -29,7 +30,7 @@ class RowColumns:
 def run_filter(spec_json: str, columns: RowColumns, batches: Batches) -> Batches:
     """Keep the rows whose every predicate is TRUE. Executor-side, one call per partition."""
     spec, conf = OperatorSpec.from_json(spec_json), task_settings()[0]
-    failed = FailedRows(conf["onError"], spec)
+    failed, meter = FailedRows(conf["onError"], spec), Meter(spec.name)
     waiting: deque[pa.RecordBatch] = deque()
 
     def requests() -> Iterator:
@@ -38,11 +39,15 @@ def run_filter(spec_json: str, columns: RowColumns, batches: Batches) -> Batches
                 waiting.append(part)
                 yield texts(part, columns.texts)
 
-    for answers in task_engine().rows(spec, requests()):
-        batch = waiting.popleft()
-        failed.check(answers, lambda item, p, batch=batch: _text(batch, columns.texts, spec, item, p))
-        yield select(batch, columns.kept).filter(pa.array((answers.codes == TRUE).all(axis=1)))
-    failed.finish()
+    def passing() -> Batches:
+        for answers in task_engine().rows(spec, requests()):
+            meter.took(answers)
+            batch = waiting.popleft()
+            failed.check(answers, lambda item, p, batch=batch: _text(batch, columns.texts, spec, item, p))
+            yield select(batch, columns.kept).filter(pa.array((answers.codes == TRUE).all(axis=1)))
+        failed.finish()
+
+    yield from meter.given(passing())
 
 
 def _text(batch: pa.RecordBatch, names: tuple[str, ...], spec: OperatorSpec, item: int, predicate: int) -> str | None:

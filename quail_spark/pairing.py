@@ -13,6 +13,7 @@ from .engines import task_engine, task_settings
 from .failed_rows import FailedRows
 from .operators import Batches, texts
 from .runs import OUTER, Runs, outcome
+from .task_counts import Meter
 
 PAIRS_PER_ROW = 16  # a message holds this many times more pairs of a join than rows of a filter
 
@@ -21,7 +22,7 @@ def run_pairs(spec_json: str, columns: PairColumns, batches: Batches) -> Batches
     """For each (anchor, block of partners) the pairs whose every predicate is TRUE; in a left outer join also the
     anchors without such a pair, at the end of their run."""
     spec, conf = OperatorSpec.from_json(spec_json), task_settings()[0]
-    failed = FailedRows(conf["onError"], spec)
+    failed, meter = FailedRows(conf["onError"], spec), Meter(spec.name)
     waiting: deque[Pairs] = deque()
     numbers, blocks = AnchorNumbers(), Blocks(columns)
 
@@ -35,16 +36,21 @@ def run_pairs(spec_json: str, columns: PairColumns, batches: Batches) -> Batches
                 yield anchors, ids, blocks.of(pairs)
 
     alone = Alone(columns) if columns.kind in OUTER else None
-    for answers in task_engine().pairs(spec, requests()):
-        pairs = waiting.popleft()
-        failed.check(answers, lambda item, p, pairs=pairs: pairs.text(spec, item, p))
-        true = (answers.codes == TRUE).all(axis=1)
-        yield pairs.select(np.flatnonzero(true))
+
+    def joined() -> Batches:
+        for answers in task_engine().pairs(spec, requests()):
+            meter.took(answers)
+            pairs = waiting.popleft()
+            failed.check(answers, lambda item, p, pairs=pairs: pairs.text(spec, item, p))
+            true = (answers.codes == TRUE).all(axis=1)
+            yield pairs.select(np.flatnonzero(true))
+            if alone:
+                yield from alone.after(pairs, true)
         if alone:
-            yield from alone.after(pairs, true)
-    if alone:
-        yield from alone.rest()
-    failed.finish()
+            yield from alone.rest()
+        failed.finish()
+
+    yield from meter.given(joined())
 
 
 class Alone:

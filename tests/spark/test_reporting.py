@@ -2,11 +2,15 @@
 
 import io
 import re
+from functools import partial
 
 import pytest
 
 import quail_spark
-from quail_spark.progress import ERASE, ProgressLine, line
+from quail_spark.catalyst import running_tasks
+from quail_spark.optimizer.plan import OperatorSpec
+from quail_spark.planning import PlannedOperator
+from quail_spark.progress import ERASE, IDLE, INTERVAL, ProgressLine, TimeLeft, expected_rows, line
 
 from .oracle import answer
 
@@ -104,19 +108,69 @@ def totals(**changes):
             "asked": [50, 20], "passed": [20, 15], "first": 100.0, "last": 110.0} | changes  # fmt: skip
 
 
-class Expected:
-    """An operator of which Spark knows how many rows come in."""
-
-    rows = (150,)
-
-
 def test_progress_line_tells_rows_pass_rate_speed_and_time_left():
     before = {"f": totals(batches=1, fresh_tokens=400, reused_tokens=50)}
-    assert line({"f": totals()}, before, lambda name: None) == "f: 50 rows, 50% TRUE, 550 tokens/s"
-    assert line({"f": totals()}, before, lambda name: Expected).endswith(", 0:20 left")
+    assert line({"f": totals()}, before, {}) == "f: 50 rows, 50% TRUE, 550 tokens/s, time left unknown"
+    assert line({"f": totals()}, before, {"f": 20.2}).endswith(", 0:20 left")
+    assert line({"f": totals()}, before, {"f": 3671.0}).endswith(", 1:01:11 left")
     assert (
-        line({"j": totals(kind="pairs", asked=[0], passed=[0])}, {}, lambda name: None) == "j: 50 pairs, 1,000 tokens/s"
+        line({"j": totals(kind="pairs", asked=[0], passed=[0])}, {}, {"j": 61.0})
+        == "j: 50 pairs, 1,000 tokens/s, 1:01 left"
     )
+
+
+class Course:
+    """A query as the progress line sees it: time, tasks of the running stages, what Spark expects."""
+
+    def __init__(self, expected: int | None):
+        self.now, self.finished, self.every = 100.0, 0, 0
+        self.left = TimeLeft(lambda name: (self.finished, self.every), lambda name: expected, lambda: self.now)
+
+    def after(self, seconds: float, rows: int, before: int | None, finished: int = 0, every: int = 0) -> float | None:
+        self.now += seconds
+        self.finished, self.every = finished, every
+        return self.left.of("f", None if before is None else {"rows": before}, {"rows": rows})
+
+
+def test_time_left_by_rows_where_spark_knows_them_else_by_tasks_else_unknown():
+    by_rows = Course(expected=1000)
+    assert by_rows.after(0, 100, None) == pytest.approx(9 * INTERVAL)
+    assert by_rows.after(9, 500, 400, finished=1, every=4) == pytest.approx(9 + INTERVAL)
+    assert by_rows.after(1, 1200, 500, finished=2, every=4) is None  # the statistics were wrong
+    by_tasks = Course(expected=None)
+    assert by_tasks.after(0, 10, None, finished=0, every=4) is None
+    assert by_tasks.after(9, 90, 10, finished=1, every=4) == pytest.approx(3 * (9 + INTERVAL))
+    assert by_tasks.after(10, 190, 90, finished=4, every=4) is None  # the next stage is not known
+    assert Course(expected=None).after(0, 10, None) is None
+
+
+def test_time_left_is_that_of_the_present_query():
+    """The engine's totals go on from one query to the next."""
+    course = Course(expected=1000)
+    course.after(0, 1000, 0, finished=3, every=4)
+    course.every = course.finished = 0
+    course.now += IDLE + 1
+    course.left.forget_idle()
+    assert course.after(50, 1100, 1000) == pytest.approx(9 * INTERVAL)
+    course.after(9, 1500, 1400, finished=2, every=4)
+    assert course.after(1, 1600, 1500, finished=0, every=4) == pytest.approx(9 * INTERVAL)  # another one at once
+
+
+def test_a_slow_batch_is_no_end():
+    course = Course(expected=None)
+    course.after(0, 10, None, finished=0, every=4)
+    course.now += 10 * IDLE
+    course.left.forget_idle()
+    assert course.after(0, 20, 10, finished=1, every=4) == pytest.approx(3 * (10 * IDLE + INTERVAL))
+
+
+def test_what_spark_knows_of_a_join_is_all_its_pairs():
+    spec = OperatorSpec("j", "pairs", ())
+    assert expected_rows(PlannedOperator(spec, (), (20, 30))) == 600
+    assert expected_rows(PlannedOperator(spec, (), (20, None))) is None
+    assert expected_rows(PlannedOperator(spec, (), (20, 30), stops=True)) is None
+    assert expected_rows(PlannedOperator(spec, (), (20, 30), keyed=True)) is None
+    assert expected_rows(None) is None
 
 
 class Terminal(io.StringIO):
@@ -134,3 +188,15 @@ def test_progress_line_is_written_while_a_query_runs_and_erased(messages):
     written = terminal.getvalue()
     assert re.search(r"ai_filter-\w+: \d+ rows, \d+% TRUE, [\d,]+ tokens/s", written)
     assert written.endswith(f"\r{ERASE}")
+
+
+def test_time_left_is_told_by_finished_tasks_where_spark_knows_no_rows(messages):
+    messages.conf.set("spark.quail.model", "scripted://hash?rate=0.5&delay_ms=700")
+    terminal = Terminal()
+    application = messages.sparkContext.applicationId
+    progress = ProgressLine(application, terminal, partial(running_tasks, messages))
+    rows = "(SELECT CONCAT('row ', CAST(id AS STRING)) AS text FROM range(0, 32, 1, 8) WHERE id % 2 = 0)"
+    messages.sql(f"SELECT text FROM {rows} WHERE AI.IF(PROMPT('{{0}} p2', text))").collect()
+    progress.stop()
+    assert re.search(r"tokens/s, 0:\d\d left", terminal.getvalue())
+    assert running_tasks(messages, "ai_filter-00000000") == (0, 0)
