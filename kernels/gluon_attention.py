@@ -21,12 +21,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .fp8 import Quantised
+from .launching import launch
 
 ROWS = 128  # of a tile: two warpgroups of 64
 RUN = 64
 COLUMNS = gl.constexpr(64)  # that one copy brings: 128 bytes, as the swizzled layout has them
 KEYS = gl.constexpr(128)  # of a step
 STAGES = gl.constexpr(3)
+PIECE = gl.NVMMASharedLayout.get_default_for([RUN, COLUMNS.value], gl.bfloat16)
 
 
 @gluon.jit
@@ -167,19 +169,28 @@ def _queries(
 
 @gluon.jit
 def _store(
-    out, total, first, count, head, values, value_stride, scales, scale_stride,
+    out, total, first, count, head, values, value_stride, scales, scale_stride, buffer,
     PART: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, BY_BLOCK: gl.constexpr, O: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
+    """64 rows of the output, through `buffer` in shared memory: from there each warp writes whole lines."""
     row = PART * 64 + gl.arange(0, 64, gl.SliceLayout(1, O))
-    query, lane, real = first + row // GROUP, head * GROUP + row % GROUP, row // GROUP < count
-    out = out / gl.expand_dims(gl.where(real, gl.convert_layout(total, gl.SliceLayout(1, O)), 1.0), 1)
+    real = row // GROUP < count
+    out = out * gl.expand_dims(1.0 / gl.where(real, gl.convert_layout(total, gl.SliceLayout(1, O)), 1.0), 1)
     if BY_BLOCK:
         largest = gl.maximum(gl.max(gl.abs(out), 1), 1e-12)
-        gl.store(scales + lane.to(gl.int64) * scale_stride + query, largest / 448.0, mask=real)
+        lane = head * GROUP + row % GROUP
+        gl.store(scales + lane.to(gl.int64) * scale_stride + first + row // GROUP, largest / 448.0, mask=real)
         out = out * gl.expand_dims(448.0 / largest, 1)
-    column = gl.expand_dims(gl.arange(0, DIM, gl.SliceLayout(0, O)), 0)
-    place = values + (gl.expand_dims(query.to(gl.int64) * value_stride + lane * DIM, 1) + column)
-    gl.store(place, out.to(values.dtype.element_ty), mask=gl.expand_dims(real, 1))
+    buffer.store(out.to(buffer.dtype))
+    gl.thread_barrier()
+    LINES: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // DIM, DIM // 8], [4, 1], [1, 0])
+    lines = buffer.load(LINES)
+    gl.thread_barrier()
+    row = PART * 64 + gl.arange(0, 64, gl.SliceLayout(1, LINES))
+    place = (first + row // GROUP).to(gl.int64) * value_stride + (head * GROUP + row % GROUP) * DIM
+    column = gl.expand_dims(gl.arange(0, DIM, gl.SliceLayout(0, LINES)), 0)
+    real = gl.expand_dims(row // GROUP < count, 1)
+    gl.store(values + (gl.expand_dims(place, 1) + column), lines.to(values.dtype.element_ty), mask=real)
 
 
 @gluon.jit
@@ -239,8 +250,9 @@ def _attend_half(
         gl.thread_barrier()
         mbarrier.arrive(free.index(last), count=1)
         _store(
-            out, total, first, count, head, values, value_stride, scales, scale_stride, PART, GROUP, DIM, BY_BLOCK, O
-        )
+            out, total, first, count, head, values, value_stride, scales, scale_stride, q_buffer,
+            PART, GROUP, DIM, BY_BLOCK, O,
+        )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["waves"])
@@ -300,9 +312,9 @@ def attend_long(
     kv_heads, (waves, programs) = pools[0].shape[1], items.shape
     by_block = isinstance(out, Quantised)
     values, scales = out if by_block else (out, out)
-    layout = gl.NVMMASharedLayout.get_default_for([RUN, COLUMNS.value], gl.bfloat16)
-    keys = [TensorDescriptor.from_tensor(x.flatten(1), [RUN, COLUMNS.value], layout) for x in (own, *pools)]
-    long_attention_kernel[(programs,)](
+    keys = [TensorDescriptor.from_tensor(x.flatten(1), [RUN, COLUMNS.value], PIECE) for x in (own, *pools)]
+    launch(
+        long_attention_kernel, (programs,),
         q, q.stride(0), *keys, table.tiles, items, waves, lows, highs, table.run_starts, table.run_counts,
         values, values.stride(0), scales, scales.stride(1) if by_block else 0, factor,
         GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, BOUNDED=bounded, BY_BLOCK=by_block, num_warps=4,

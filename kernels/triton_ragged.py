@@ -9,6 +9,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .fp8 import BLOCK, Quantised
+from .launching import launch
 from .ragged import PrefixGroup, Ragged
 from .sending import send
 from .triton_attention import attention_kernel
@@ -32,7 +33,7 @@ SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
 FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 HOPPER_ROWS, HOPPER_RUN = 128, 64  # of `gluon_attention`
-LONG_SEGMENT, LONG_PREFIX = 1200, 320  # tokens: from here on the Hopper kernel pays
+LONG_SEGMENT, LONG_PREFIX = 600, 96  # tokens: from here on the Hopper kernel pays
 COPIED_SHARE = 8  # prefix tokens for each new one: up to here scattered prefixes are copied together, each layer
 COPIED_IN_A_RUN = 28  # tokens of a prefix that are copied in the time of a run of the Hopper kernel
 
@@ -111,23 +112,24 @@ class TritonAttention:
             pools = (pool_k, pool_v)
             attend_long(q, own, pools, long, tables.items, tables.lows, tables.highs, out, _factor(dim), self.bounded)
 
-    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, launch: Launch) -> None:
+    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch) -> None:
         """The portable kernel. `pools` None: tiles without a prefix."""
         dim, by_block, short = q.shape[-1], isinstance(out, Quantised), tables.short
         assert not by_block or dim == BLOCK
         values, scales = out if by_block else (out, out)
-        own_keys = TensorDescriptor(own, own.shape, own.stride(), [launch.keys, dim])
+        own_keys = TensorDescriptor(own, own.shape, own.stride(), [shape.keys, dim])
         keys = (
-            [TensorDescriptor.from_tensor(pool.flatten(1), [launch.run, dim]) for pool in pools]
+            [TensorDescriptor.from_tensor(pool.flatten(1), [shape.run, dim]) for pool in pools]
             if pools
             else [own_keys] * 2
         )
-        attention_kernel[((tiles.stop - tiles.start) * self.kv_heads,)](
+        launch(
+            attention_kernel, ((tiles.stop - tiles.start) * self.kv_heads,),
             q, q.stride(0), own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
             values, values.stride(0), scales, scales.stride(1) if by_block else 0, _factor(dim),
-            GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=launch.rows, KEYS=launch.keys, RUN=launch.run,
+            GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=shape.rows, KEYS=shape.keys, RUN=shape.run,
             PREFIX=pools is not None, BOUNDED=self.bounded, MODE=int(by_block),
-            STAGES=launch.stages, num_warps=launch.warps,
+            STAGES=shape.stages, num_warps=shape.warps,
         )  # fmt: skip
 
 

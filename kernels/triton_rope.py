@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import launch
+
 HEADS_BLOCK, ROWS_BLOCK = 8, 16  # of one program; its heads are all query, all key or all value heads
 
 
@@ -75,7 +77,8 @@ def turn_heads(
     count = heads + (2 if keep else 1) * kv_heads
     block = math.gcd(heads, kv_heads, HEADS_BLOCK)
     rows_block = ROWS_BLOCK * max(1, 128 // dim)
-    _turn[(triton.cdiv(rows, rows_block), count // block)](
+    launch(
+        _turn, (triton.cdiv(rows, rows_block), count // block),
         qkv, qkv.stride(0), table, table if turn_rows is None else turn_rows, q_norm, k_norm, eps, slots, pool_k, pool_v, rows,
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, NORM=norms is not None, KEEP=keep is not None,
         INDEXED=turn_rows is not None, ROWS=rows_block, BLOCK=block, num_warps=4,
