@@ -22,6 +22,22 @@ class Quantised(NamedTuple):
     scales: torch.Tensor
 
 
+class Bounded(NamedTuple):
+    """Rows as `Quantised` by row, with the scale that products of two of a row's projections take.
+
+    `bounds` float32 [rows, 1]: |(x·u)(x·w)| ≤ 448 · bound for unit vectors u and w, by Cauchy and Schwarz.
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    bounds: torch.Tensor
+
+
+ROUNDING = 1 + 2**-4  # the most by which rounding to e4m3 lengthens a row
+BOUND = ROUNDING**2 / FP8_MAX  # of a row's length squared
+LEAST_BOUND = 1e-12
+
+
 def quantise(x: torch.Tensor, kind: str) -> Quantised:
     """Activations `x` [rows, columns]; by block the columns are a multiple of 128."""
     if kind == "row":
@@ -30,6 +46,12 @@ def quantise(x: torch.Tensor, kind: str) -> Quantised:
     blocks = x.float().unflatten(1, (-1, BLOCK))
     scales = _scale(blocks.abs().amax(2))
     return Quantised(_to_fp8((blocks / scales[..., None]).flatten(1)), scales.t().contiguous().t())
+
+
+def bound(x: torch.Tensor) -> Bounded:
+    """Activations `x` [rows, columns]."""
+    squares = x.float().square().sum(1, keepdim=True)
+    return Bounded(*quantise(x, "row"), (squares * BOUND).clamp_min_(LEAST_BOUND))
 
 
 def dequantise(x: Quantised) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Triton kernels between the products: residual + RMS norm, SwiGLU, each with quantisation to FP8 in the same pass.
 
-`kind` is "row" or "block" (see `fp8`) for a `Quantised` result, or None for the dtype of the input. Rows are contiguous.
+`kind` is "row" or "block" (see `fp8`) for a `Quantised` result, or None for the dtype of the input; the norm also gives
+`Bounded` rows. Rows are contiguous.
 Sums and products run in float32.
 """
 
@@ -8,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .fp8 import BLOCK, FP8, Quantised
+from .fp8 import BLOCK, BOUND, FP8, Bounded, Quantised
+from .launching import launch
 
 ROW, BY_BLOCK, PLAIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 MODES = {"row": 0, "block": 1, None: 2}
@@ -41,12 +43,14 @@ def _add_norm(
     weight,
     values,
     scales,
+    bounds,
     scale_stride,
     eps,
     COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr,
     ADD: tl.constexpr,
     MODE: tl.constexpr,
+    BOUND: tl.constexpr,
 ):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCKS)[:, None] * 128 + tl.arange(0, 128)[None, :]
@@ -58,6 +62,8 @@ def _add_norm(
         tl.store(residual + place, x, mask=real)
     x = x.to(tl.float32)
     x = x * tl.rsqrt(tl.sum(x * x) / COLUMNS + eps) * tl.load(weight + at, mask=real, other=0.0)
+    if BOUND is not None:
+        tl.store(bounds + row, tl.maximum(tl.sum(x * x) * BOUND, 1e-12))
     store_rows(x, at, real, values, scales, row, scale_stride, 0, COLUMNS, BLOCKS, MODE)
 
 
@@ -85,16 +91,24 @@ def _quantise(x, values, scales, scale_stride, COLUMNS: tl.constexpr, BLOCKS: tl
 def add_rms_norm(
     residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, kind: str | None
 ):
-    """residual += delta, in place and rounded to its dtype, then `rows.rms_norm` of it. [rows, columns]; `weight` float32."""
+    """residual += delta, in place and rounded to its dtype, then `rows.rms_norm` of it. [rows, columns]; `weight` float32.
+
+    `kind` may be "bounded" too.
+    """
     rows, columns = residual.shape
+    bounded = kind == "bounded"
+    kind = "row" if bounded else kind
     result, values, scales = _result(rows, columns, kind, residual)
+    bounds = torch.empty_like(scales) if bounded else scales
     if rows:
         blocks = triton.next_power_of_2(triton.cdiv(columns, BLOCK))
-        _add_norm[(rows,)](
-            residual if delta is None else delta, residual, weight, values, scales, scales.stride(-1), eps,
-            COLUMNS=columns, BLOCKS=blocks, ADD=delta is not None, MODE=MODES[kind], num_warps=max(1, blocks // 32),
+        launch(
+            _add_norm, (rows,),
+            residual if delta is None else delta, residual, weight, values, scales, bounds, scales.stride(-1), eps,
+            COLUMNS=columns, BLOCKS=blocks, ADD=delta is not None, MODE=MODES[kind], BOUND=BOUND if bounded else None,
+            num_warps=max(1, blocks // 32),
         )  # fmt: skip
-    return result
+    return Bounded(values, scales, bounds) if bounded else result
 
 
 def swiglu(gate_up: torch.Tensor, kind: str | None):
@@ -133,7 +147,9 @@ def _launch(kernel, x, rows, columns, kind, values, scales) -> None:
     if kind != "row":
         blocks = min(blocks, PIECE)
     if rows:
-        kernel[(rows, triton.cdiv(columns, blocks * BLOCK))](
+        launch(
+            kernel,
+            (rows, triton.cdiv(columns, blocks * BLOCK)),
             x,
             values,
             scales,

@@ -3,8 +3,8 @@
     python benchmarks/engine/fp8_quality.py MODEL REVIEWS.parquet [--rows 100]
 
 The same prompts through transformers in float32 with bfloat16 weights, and with weights and activations of all layers'
-products quantised to e4m3: by block as published checkpoints are (128 × 128, activations 1 × 128); and by row, weights
-requantised from the block-scaled ones as the engine does at load. Prints logit differences, answers that differ, and the
+products quantised to e4m3: by block as published checkpoints are (128 × 128, activations 1 × 128); by row, weights
+requantised from the block-scaled ones as the engine does at load; and "bounded", by row with SwiGLU scaled by bounds, as on Hopper. Prints logit differences, answers that differ, and the
 area under the ROC curve against the reviews' labels.
 """
 
@@ -19,19 +19,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from quail_spark.engine.loader import resolve_checkpoint
 from quail_spark.kernels import fp8
+from quail_spark.kernels.emulated import KINDS, emulate
 
 
-def quantised(model, kind: str) -> None:
-    """Change the layers' products in place, as the engine computes them from a block-scaled checkpoint."""
+def published(model) -> None:
+    """Round the layers' weights to a checkpoint's block-scaled FP8, in place."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and ".layers." in name:
-            weight = fp8.quantise_weight(module.weight, "block")
-            if kind == "row":
-                weight = fp8.requantise_weight(*weight)
-            module.weight.copy_(fp8.dequantise_weight(*weight))
-            module.register_forward_pre_hook(
-                lambda _, inputs, kind=kind: (fp8.dequantise(fp8.quantise(inputs[0][0], kind))[None],)
-            )
+            module.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(module.weight, "block")))
 
 
 def area(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -54,10 +49,11 @@ def main() -> None:
     texts = [np.concatenate(pair) for pair in prompts(tokenizer, table["review"].tolist())]
     found = {}
     with torch.inference_mode():
-        for kind in ("bfloat16 weights", "block", "row"):
+        for kind in ("bfloat16 weights", *KINDS):
             model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).float().eval()
             if kind != "bfloat16 weights":
-                quantised(model, kind)
+                published(model)
+                emulate(model, kind)
             found[kind] = np.stack(
                 [model(torch.from_numpy(t.astype(np.int64))[None], logits_to_keep=1).logits[0, -1, ids] for t in texts]
             )

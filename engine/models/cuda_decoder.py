@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.sending import send
-from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise, swiglu
+from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise
 from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
 from quail_spark.kernels.triton_rope import turn_heads
 
@@ -25,7 +25,7 @@ from ..kv import PagePool
 from .decoder import HeadRows
 from .facts import ModelFacts
 from .rope import rotary
-from .weights import Matrix, paired, product, stacked
+from .weights import Matrix, mlp, paired, product, stacked
 
 
 class CudaLayer:
@@ -55,7 +55,8 @@ class CudaLayer:
         else:
             self.qkv = fused("q", "k", "v")
         self.first = self.kv if last else self.qkv
-        self.o, self.gate_up, self.down = fused("o"), fused("gate", "up"), fused("down")
+        self.o = fused("o")
+        self.mlp = mlp(fused("gate", "up"), weights["down"], kind, bias("down"), dtype)
 
 
 @dataclass
@@ -145,8 +146,7 @@ class CudaDecoder:
 
     def _mlp(self, layer: CudaLayer, mixed, x) -> torch.Tensor:
         """From attention's output to the down product, which is still to be added to `x`; adds the O product to it."""
-        normed = add_rms_norm(x, layer.o(mixed), layer.mlp_norm, self.config.norm_eps, layer.gate_up.kind)
-        return layer.down(swiglu(layer.gate_up(normed), layer.down.kind))
+        return layer.mlp(add_rms_norm(x, layer.o(mixed), layer.mlp_norm, self.config.norm_eps, layer.mlp.kind))
 
     def _attended(self, attention: TritonAttention, qkv, kind: str | None, pool_k, pool_v):
         """Attention of all rows, as the O product takes it."""

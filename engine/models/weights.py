@@ -7,6 +7,7 @@ import torch
 
 from quail_spark.kernels.fp8 import BLOCK, dequantise_weight
 from quail_spark.kernels.linear import Linear
+from quail_spark.kernels.mlp import BoundedMlp, Mlp
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.scaled_linear import ScaledLinear, can_scale
 
@@ -63,3 +64,12 @@ def product(matrix: Matrix, kind: str | None, bias: torch.Tensor | None, dtype: 
     if isinstance(matrix, BlockScaled):
         return ScaledLinear(matrix.values, matrix.scales, kind, bias)
     return ScaledLinear.from_plain(matrix, kind, bias)
+
+
+def mlp(
+    gate_up: Linear | ScaledLinear, down: Matrix, kind: str | None, bias: torch.Tensor | None, dtype: torch.dtype
+) -> Mlp | BoundedMlp:
+    """down(SwiGLU(`gate_up`(x))) + b; `kind`, `bias` and `dtype` of down as of `product`."""
+    if BoundedMlp.serves(gate_up):
+        return BoundedMlp(gate_up.weight, gate_up.scales.t(), plain(down, torch.float32), bias)
+    return Mlp(gate_up, product(down, kind, bias, dtype))

@@ -8,10 +8,11 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from quail_spark.kernels import fp8
+from quail_spark.kernels.emulated import emulate
 
 
 def reference_model(directory: Path, kind: str | None, device: str):
-    """In float32. `kind`: scales of the FP8 products that are emulated, or None for none."""
+    """In float32. `kind` of `emulate`, or None for plain products."""
     raw = json.loads((Path(directory) / "config.json").read_text())
     raw.pop("quantization_config", None)
     config = AutoConfig.for_model(raw["model_type"], **{k: v for k, v in raw.items() if k != "model_type"})
@@ -32,17 +33,3 @@ def reference_model(directory: Path, kind: str | None, device: str):
     if kind:
         emulate(model, kind)
     return model
-
-
-def emulate(model, kind: str) -> None:
-    """Quantise the layers' products as the engine does: weights once, activations at each call."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and ".layers." in name:
-            with torch.no_grad():
-                module.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(module.weight, kind)))
-            module.register_forward_pre_hook(lambda _, args, kind=kind: (_quantised(args[0], kind), *args[1:]))
-
-
-def _quantised(x: torch.Tensor, kind: str) -> torch.Tensor:
-    flat = x.flatten(0, -2)
-    return fp8.dequantise(fp8.quantise(flat, kind)).reshape(x.shape).to(x.dtype)

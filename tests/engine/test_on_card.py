@@ -17,6 +17,7 @@ from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
 from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
+from quail_spark.kernels.mlp import BoundedMlp
 from quail_spark.optimizer.errors import ConfigError
 
 IDS = (20611, 8214, 2514, 3007, 30351, 7833, 4049, 3557)
@@ -75,7 +76,8 @@ def test_against_transformers(shape, layers, fp8_checkpoint, fp8, tmp_path):
     rng = np.random.default_rng()
     documents, questions = prompts(rng, config["vocab_size"])
     run = runner(tmp_path, fp8)
-    model = reference_model(tmp_path, run.model.fp8, "cuda:0")
+    bounded = isinstance(run.model.layers[0].mlp, BoundedMlp)
+    model = reference_model(tmp_path, "bounded" if bounded else run.model.fp8, "cuda:0")
     flat = [np.concatenate([d, q]) for d, asked in zip(documents, questions, strict=True) for q in asked]
     with torch.inference_mode():
         want = np.stack(

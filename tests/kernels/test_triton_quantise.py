@@ -49,6 +49,15 @@ def test_add_rms_norm(shape, kind, add):
     check(got, naive.rms_norm(total, weight, 1e-6).float(), kind)
 
 
+@pytest.mark.parametrize("shape", ROWS_COLUMNS, ids=str)
+def test_bounds_of_the_norm(shape):
+    residual, weight = spiky(*shape), torch.randn(shape[1], device=DEVICE)
+    got = triton_quantise.add_rms_norm(residual, None, weight, 1e-6, "bounded")
+    want = naive.rms_norm(residual.float(), weight, 1e-6)
+    check(fp8.Quantised(*got[:2]), want, "row")
+    torch.testing.assert_close(got.bounds.cpu(), fp8.bound(want.cpu()).bounds, rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", ROWS_COLUMNS, ids=str)
 def test_swiglu(shape, kind):

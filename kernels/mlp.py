@@ -1,0 +1,60 @@
+"""The MLP of a decoder layer on a GPU: gate-up product, SwiGLU, down product."""
+
+import torch
+
+from . import fp8
+from .fp8 import Bounded, Quantised
+from .linear import Linear
+from .scaled_linear import ScaledLinear
+from .triton_quantise import swiglu
+
+
+class Mlp:
+    """One kernel after the other. `kind` says how it takes its rows: see `ScaledLinear`."""
+
+    def __init__(self, gate_up: Linear | ScaledLinear, down: Linear | ScaledLinear):
+        self.kind, self._gate_up, self._down = gate_up.kind, gate_up, down
+
+    def __call__(self, x) -> torch.Tensor:
+        return self._down(swiglu(self._gate_up(x), self._down.kind))
+
+
+class BoundedMlp:
+    """By row on Hopper, with SwiGLU in the product's epilogue (`gluon_gate_up`). Takes `Bounded` rows."""
+
+    kind = "bounded"
+
+    def __init__(
+        self, gate_up: torch.Tensor, scales: torch.Tensor, down: torch.Tensor, bias: torch.Tensor | None = None
+    ):
+        """`gate_up` e4m3 [2·n, hidden] = (gate | up) with scales float32 [2·n, 1], `down` [hidden, n] without scales, its bias."""
+        from .gluon_gate_up import COLUMNS, pieces  # Gluon needs the card
+
+        self._scales, down = fold(gate_up, scales, down)
+        self._gate_up, self._down = pieces(gate_up, COLUMNS), ScaledLinear.from_plain(down, "row", bias)
+
+    @staticmethod
+    def serves(gate_up: Linear | ScaledLinear) -> bool:
+        """Whether it may take this gate-up product's place."""
+        if gate_up.kind != "row" or gate_up.bias is not None or gate_up.weight.device.type != "cuda":
+            return False
+        multiples = gate_up.in_features % 128 == gate_up.out_features % 256 == 0
+        return multiples and torch.cuda.get_device_capability(gate_up.weight.device) == (9, 0)
+
+    def __call__(self, x: Bounded) -> torch.Tensor:
+        from .gluon_gate_up import gate_up_swiglu
+
+        return self._down(Quantised(gate_up_swiglu(*x, self._gate_up, self._scales), x.bounds))
+
+
+def fold(gate_up: torch.Tensor, scales: torch.Tensor, down: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(scales, down) with which |gate · up| ≤ ‖x‖² in every channel and down(SwiGLU) stays what it is.
+
+    `gate_up` e4m3 [2·n, hidden] = (gate | up), `scales` float32 [2·n, 1], `down` [hidden, n]; `down` returns in float32.
+    Each up row is divided by the product of its and its gate row's norm, the column of `down` multiplied by it.
+    """
+    parts = zip(gate_up.split(4096), scales.split(4096), strict=True)
+    gate, up = torch.cat([fp8.dequantise_weight(*part).norm(dim=1) for part in parts]).chunk(2)
+    channel = torch.where(gate * up > 0, gate * up, 1.0)
+    of_gate, of_up = scales.chunk(2)
+    return torch.cat([of_gate, of_up / channel[:, None]]), down.float() * channel
