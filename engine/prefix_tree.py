@@ -29,7 +29,7 @@ class Path:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A run of tokens behind its parent's, `start` tokens from the root.
+    """A run of tokens behind its parent's, `start` to `end` tokens from the root.
 
     `leaf`: the name of the path that ends here, if one does (then there are no children). `marks`: names under which
     the KV up to the end of this node is wanted afterwards.
@@ -40,10 +40,10 @@ class Node:
     children: list["Node"] = field(default_factory=list)
     leaf: Hashable = None
     marks: list[Hashable] = field(default_factory=list)
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.tokens)
+    def __post_init__(self):
+        self.end = self.start + len(self.tokens)
 
 
 def build(paths: Sequence[Path], least: int = LEAST_SHARED, least_saved: int = LEAST_SAVED) -> list[Node]:
@@ -112,6 +112,7 @@ def _split(node: Node, depth: int) -> Node:
     """Shorten `node` to `depth`; the rest of it becomes its only child."""
     lower = Node(node.tokens[depth - node.start :], depth, node.children, node.leaf, node.marks)
     node.tokens, node.children, node.leaf, node.marks = node.tokens[: depth - node.start], [lower], None, []
+    node.end = depth
     return lower
 
 

@@ -46,5 +46,7 @@ def split_by_pages(
 
 def recurring_documents(questions: list[PromptQuestion], least: int = 2) -> dict[bytes, np.ndarray]:
     """Token ids of the documents that at least `least` of an item's questions are about, by key."""
+    if len(questions) < least:
+        return {}
     times = Counter(question.document_key for question in questions)
     return {q.document_key: q.parts[0] for q in questions if times[q.document_key] >= least}
