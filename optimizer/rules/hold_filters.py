@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..context import PlanContext
 from ..estimate import estimate_plan
-from ..logical import AiFilter, AiJoin, AiPredicate, Plan, children, nodes, with_children
+from ..logical import AiFilter, AiJoin, AiPredicate, Plan, Project, children, nodes, with_children
 from .choose_anchors import choose_anchors
 from .keep_kv import keep_kv
 from .order_joins import order_joins
@@ -39,11 +39,11 @@ def _held(plan: Plan, number: int, context: PlanContext) -> Plan:
     join = _joins(plan)[number]
     below = [predicate for side in PUSHED[join.kind] for predicate in _liftable(getattr(join, side))]
     best, lifted = plan, []
-    seconds = _seconds(plan, context) if below else 0.0
+    seconds = planned_seconds(plan, context) if below else 0.0
     candidates = [[predicate] for predicate in below] + ([below] if len(below) > 1 else [])
     while candidates:
-        tried = [_replaced(plan, join, _lift(join, lifted + more)) for more in candidates]
-        costs = [_seconds(each, context) for each in tried]
+        tried = [replaced(plan, join, _lift(join, lifted + more)) for more in candidates]
+        costs = [planned_seconds(each, context) for each in tried]
         least = costs.index(min(costs))
         if costs[least] >= seconds:
             break
@@ -52,19 +52,26 @@ def _held(plan: Plan, number: int, context: PlanContext) -> Plan:
     return best
 
 
-def _replaced(plan: Plan, old: Plan, new: Plan) -> Plan:
+def replaced(plan: Plan, old: Plan, new: Plan) -> Plan:
+    """The plan with one node exchanged for another."""
     if plan is old:
         return new
-    return with_children(plan, tuple(_replaced(child, old, new) for child in children(plan)))
+    return with_children(plan, tuple(replaced(child, old, new) for child in children(plan)))
 
 
 def _liftable(plan: Plan) -> Iterator[AiPredicate]:
-    """Predicates of filters that only inner joins and filters separate from the join above."""
+    """Predicates of filters that only inner joins, filters and Projects with their columns separate from the join above."""
     if isinstance(plan, AiFilter):
         yield from plan.predicates
-    if isinstance(plan, AiFilter) or (isinstance(plan, AiJoin) and plan.kind == "inner"):
+    if _passable(plan):
         for child in children(plan):
-            yield from _liftable(child)
+            yield from (
+                p for p in _liftable(child) if not isinstance(plan, Project) or set(p.used) <= set(plan.columns)
+            )
+
+
+def _passable(plan: Plan) -> bool:
+    return isinstance(plan, AiFilter | Project) or (isinstance(plan, AiJoin) and plan.kind == "inner")
 
 
 def _lift(join: AiJoin, predicates: list[AiPredicate]) -> Plan:
@@ -76,7 +83,7 @@ def _lift(join: AiJoin, predicates: list[AiPredicate]) -> Plan:
 
 
 def _without(plan: Plan, predicates: list[AiPredicate]) -> Plan:
-    if not isinstance(plan, AiFilter) and not (isinstance(plan, AiJoin) and plan.kind == "inner"):
+    if not _passable(plan):
         return plan
     plan = with_children(plan, tuple(_without(child, predicates) for child in children(plan)))
     if not isinstance(plan, AiFilter):
@@ -85,7 +92,8 @@ def _without(plan: Plan, predicates: list[AiPredicate]) -> Plan:
     return replace(plan, predicates=rest) if rest else plan.child
 
 
-def _seconds(plan: Plan, context: PlanContext) -> float:
+def planned_seconds(plan: Plan, context: PlanContext) -> float:
+    """Of the plan after the rules that follow."""
     for rule in (order_joins, choose_anchors, keep_kv):
         plan = rule(plan, context)
     return estimate_plan(plan, context).seconds

@@ -5,12 +5,14 @@ from itertools import permutations
 
 from ..cardinality import Cardinality
 from ..context import PlanContext
-from ..logical import AiFilter, AiJoin, Plan, anchor_of, children, tables, with_children
+from ..logical import AiFilter, AiJoin, Plan, anchor_of, children, nodes, tables, with_children
 from ..order import best_order
+from ..repeats import question_key
 from ..rows import Tables, before_predicates, plan_rows
 from ..steps import Step, make_step
 from ..work import run
 from .choose_anchors import choose_anchors
+from .hold_filters import planned_seconds, replaced
 
 EXHAUSTIVE = (
     4  # up to this many questions about pairs, every order is costed: their anchors' share does not shrink like pairs
@@ -18,7 +20,11 @@ EXHAUSTIVE = (
 
 
 def order_predicates(plan: Plan, context: PlanContext) -> Plan:
-    """Reorder each operator's predicates; within inner joins, `order_joins` looks at them once more with all it knows."""
+    """Reorder each operator's predicates; within inner joins, `order_joins` looks at them once more with all it knows.
+
+    Where another name of a table is asked the same, the order is tried that makes the whole query cheapest: what was asked
+    before costs nothing.
+    """
     known = tables(plan)
 
     def ordered(node: Plan) -> Plan:
@@ -27,7 +33,24 @@ def order_predicates(plan: Plan, context: PlanContext) -> Plan:
             return node
         return replace(node, predicates=tuple(node.predicates[p] for p in _order(node, context, known)))
 
-    return ordered(plan)
+    plan = ordered(plan)
+    for number in range(sum(1 for node in nodes(plan) if _asks_again(node, plan, known))):
+        node = [node for node in nodes(plan) if _asks_again(node, plan, known)][number]
+        orders = (replaced(plan, node, replace(node, predicates=order)) for order in permutations(node.predicates))
+        plan = min(orders, key=lambda each: planned_seconds(each, context))
+    return plan
+
+
+def _asks_again(node: Plan, plan: Plan, known: Tables) -> bool:
+    """Whether a node with an order to choose asks what another one asks of another name of a table. Inner joins alone are the
+    matter of `order_joins`."""
+    if not isinstance(node, AiFilter | AiJoin) or not 2 <= len(node.predicates) <= EXHAUSTIVE:
+        return False
+    if not any(isinstance(other, AiJoin) and other.kind != "inner" for other in nodes(plan)):
+        return False
+    others = [other for other in nodes(plan) if isinstance(other, AiFilter | AiJoin) and other is not node]
+    elsewhere = {question_key(p, known) for other in others for p in other.predicates}
+    return any(question_key(p, known) in elsewhere for p in node.predicates)
 
 
 def _order(node: AiFilter | AiJoin, context: PlanContext, known: Tables) -> tuple[int, ...]:
