@@ -76,7 +76,7 @@ class Renderer:
         numbers: dict[tuple, int] = {}
         self._prompts = []
         for predicate in spec.predicates:
-            prompt = lay_out(predicate, spec.layout, tokens.chat)
+            prompt = lay_out(predicate, predicate.layout or spec.layout, tokens.chat)
             sections = (prompt.document, prompt.frame, prompt.rest)
             self._prompts.append([_Section(parts, predicate.used, tokens, numbers) for parts in sections])
             if tokens.chat is None:

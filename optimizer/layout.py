@@ -39,8 +39,9 @@ class PromptShape:
 def prompt_shape(
     predicate: AiPredicate, anchor: str, layout: str, stats: Callable[[TextRef], TextStats]
 ) -> PromptShape:
-    """The shape of a predicate's prompts when the texts of relation `anchor` stand first, as far as the layout allows."""
-    arrange = _literal if layout == "literal" else _document_first
+    """The shape of a predicate's prompts when the texts of relation `anchor` stand first, as far as the layout allows: the
+    predicate's own, else `layout`."""
+    arrange = _literal if (predicate.layout or layout) == "literal" else _document_first
     document, frame, rest = arrange(predicate, predicate.front(anchor))
     lengths: Mapping[TextRef, Length] = {text: stats(text).length for text in predicate.used}
     behind = {text: replace(length, shared=0.0) for text, length in lengths.items()}

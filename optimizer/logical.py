@@ -37,12 +37,14 @@ class TextRef(NamedTuple):
 
 @dataclass(frozen=True)
 class AiPredicate:
-    """A question: its template and, for placeholder `{i}`, `arguments[i]`. `selectivity` and `anchor` are the call's options."""
+    """A question: its template and, for placeholder `{i}`, `arguments[i]`. `selectivity`, `anchor` and
+    `layout` are the call's options (layout None: the operator's)."""
 
     template: str
     arguments: tuple[TextRef, ...]
     selectivity: float | None = None
     anchor: str | None = None
+    layout: str | None = None
 
     def __post_init__(self):
         check_arguments(self.template, len(self.arguments))

@@ -69,7 +69,7 @@ def _predicate(predicate: Predicate, kind: str) -> AiPredicate:
     arguments = tuple(TextRef(SIDES[a.partner], _column(a.column)) for a in predicate.arguments)
     anchor = None if kind == "pairs" or not predicate.anchor else ",".join(map(str, predicate.anchor))
     rate = 1.0 if kind == "answers" else predicate.selectivity
-    return AiPredicate(predicate.template, arguments, rate, anchor)
+    return AiPredicate(predicate.template, arguments, rate, anchor, predicate.layout)
 
 
 def _keyed(relations: list[Relation], pairs: int | None) -> tuple[list[Relation], tuple]:

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import ConfigError
+from .plan import LAYOUTS
 
-ACCEPTED = ("selectivity", "anchor", "max_error_ratio")
+ACCEPTED = ("selectivity", "anchor", "max_error_ratio", "layout")
+LAYOUT_OPTIONS = (*LAYOUTS, "auto")
 SHARES = ("selectivity", "max_error_ratio")
 
 
@@ -14,17 +16,20 @@ class CallOptions:
     """`selectivity`: expected share of TRUE, 0..1. `anchor`: the table or alias whose rows' KV a join keeps.
 
     `max_error_ratio`: share of a task's rows, 0..1, that may be NULL because they can't be answered; None: as
-    `spark.quail.onError` says.
+    `spark.quail.onError` says. `layout`: one of `plan.LAYOUTS` or `auto`; None: as `spark.quail.prompt.layout` says.
     """
 
     selectivity: float | None = None
     anchor: str | None = None
     max_error_ratio: float | None = None
+    layout: str | None = None
 
     def __post_init__(self):
         for name in SHARES:
             if (share := getattr(self, name)) is not None and not 0 <= share <= 1:
                 raise ConfigError(f"option {name} is {share}; accepted: a number from 0 to 1")
+        if self.layout not in (None, *LAYOUT_OPTIONS):
+            raise ConfigError(f"option layout is {self.layout!r}; accepted: {', '.join(LAYOUT_OPTIONS)}")
 
 
 def parse_options(given: Mapping[str, object]) -> CallOptions:
@@ -32,9 +37,9 @@ def parse_options(given: Mapping[str, object]) -> CallOptions:
     for name in given:
         if name not in ACCEPTED:
             raise ConfigError(f"option {name!r} is not known to an AI call; accepted: {', '.join(ACCEPTED)}")
-    anchor = given.get("anchor")
+    anchor, layout = (None if given.get(name) is None else str(given[name]) for name in ("anchor", "layout"))
     shares = {name: _share(name, given[name]) for name in SHARES if given.get(name) is not None}
-    return CallOptions(anchor=None if anchor is None else str(anchor), **shares)
+    return CallOptions(anchor=anchor, layout=layout, **shares)
 
 
 def _share(name: str, value: object) -> float:

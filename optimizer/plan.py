@@ -28,7 +28,7 @@ class Predicate:
     stand behind it. None means the first placeholder of the template. The rendered prompt depends on template,
     texts, `anchor` and layout only, never on the plan that evaluates it.
     `selectivity` is the expected share of TRUE (0..1) and only starts the order of predicates. `max_error_ratio` is the
-    share of a task's answers (0..1) that may fail; None: as `spark.quail.onError` says.
+    share of a task's answers (0..1) that may fail; None: as `spark.quail.onError` says. `layout`: None: the operator's.
     """
 
     template: str
@@ -36,6 +36,7 @@ class Predicate:
     anchor: tuple[int, ...] | None = None
     selectivity: float | None = None
     max_error_ratio: float | None = None
+    layout: str | None = None
 
     def __post_init__(self):
         check_arguments(self.template, len(self.arguments))
@@ -71,8 +72,9 @@ class OperatorSpec:
     def __post_init__(self):
         if self.kind not in ("answers", "filter", "pairs"):
             raise ConfigError(f"operator kind is {self.kind!r}; accepted: answers, filter, pairs")
-        if self.layout not in LAYOUTS:
-            raise ConfigError(f"spark.quail.prompt.layout is {self.layout!r}; accepted: {', '.join(LAYOUTS)}")
+        for layout in (self.layout, *(p.layout or self.layout for p in self.predicates)):
+            if layout not in LAYOUTS:
+                raise ConfigError(f"spark.quail.prompt.layout is {layout!r}; accepted: {', '.join(LAYOUTS)}")
 
     def to_json(self) -> str:
         """Stable text: equal specs give equal bytes, so that Spark can reuse exchanges."""
@@ -89,6 +91,7 @@ class OperatorSpec:
                 None if p["anchor"] is None else tuple(p["anchor"]),
                 p["selectivity"],
                 p.get("max_error_ratio"),
+                p.get("layout"),
             )
             for p in raw["predicates"]
         )

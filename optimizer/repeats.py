@@ -17,7 +17,7 @@ Passed = Mapping[str, Collection[tuple[Hashable, float]]]  # by relation: questi
 
 def question_key(predicate: AiPredicate, tables: Mapping[str, TableStats]) -> Hashable:
     """Equal for questions that ask the same of the same columns, whatever the aliases."""
-    return predicate.template, tuple(_place(text, tables) for text in predicate.arguments)
+    return predicate.template, predicate.layout, tuple(_place(text, tables) for text in predicate.arguments)
 
 
 def prompt_key(predicate: AiPredicate, anchor: str, tables: Mapping[str, TableStats]) -> Hashable:

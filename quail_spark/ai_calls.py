@@ -22,6 +22,11 @@ class AiCall:
         """Indices of the arguments the template uses, by first use."""
         return placeholders(self.template)
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for calls of one query that ask the same about the same columns."""
+        return (self.template, *(str(argument.toString()) for argument in self.arguments))
+
 
 def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
     """The call this expression is, or None: not an AI call, or one whose prompt is not spelled out in the plan.
@@ -48,6 +53,12 @@ def ai_expressions(planning, expression: JavaObject) -> list[JavaObject]:
         return []
     own = [expression] if kind(expression) == "PythonUDF" and expression.name() == "ai_if" else []
     return own + [call for child in items(expression.children()) for call in ai_expressions(planning, child)]
+
+
+def given_options(catalyst: Catalyst, call: AiCall) -> dict[str, str]:
+    """The call's options as they stand in the query."""
+    _, *options = items(call.expression.children())
+    return _options(catalyst, options[0]) if options else {}
 
 
 def _options(catalyst: Catalyst, expression: JavaObject) -> dict[str, str]:

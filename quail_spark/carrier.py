@@ -15,7 +15,7 @@ import pandas as pd
 from quail_spark.engine.evaluator import Answers, Texts
 from quail_spark.optimizer.errors import PromptError
 from quail_spark.optimizer.options import parse_options
-from quail_spark.optimizer.plan import FALSE, TRUE, Argument, OperatorSpec, Predicate
+from quail_spark.optimizer.plan import FALSE, LAYOUTS, TRUE, Argument, OperatorSpec, Predicate
 
 from .anchors import anchor_placeholders
 from .failed_rows import FailedRows
@@ -152,7 +152,9 @@ class _Task:
         arguments = tuple(map(Argument, range(question.arguments)))
         anchor = anchor_placeholders(options.anchor, question.arguments)
         predicate = Predicate(question.template, arguments, anchor, options.selectivity, options.max_error_ratio)
-        return OperatorSpec(f"ai_if: {question.template}", "answers", (predicate,), self._conf["prompt.layout"])
+        layout = options.layout or self._conf["prompt.layout"]  # the planner has settled `auto` where it could
+        layout = LAYOUTS[0] if layout == "auto" else layout
+        return OperatorSpec(f"ai_if: {question.template}", "answers", (predicate,), layout)
 
     def _check(self, question: _Question, spec: OperatorSpec, answers: Answers, rows: Texts, start: int) -> None:
         failed = self._failed.setdefault(question, FailedRows(self._conf["onError"], spec))

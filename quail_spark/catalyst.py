@@ -16,8 +16,10 @@ from quail_spark.optimizer.errors import QuailError
 from .conf import QuailConf
 from .file_names import read_file_names_first
 from .join_kinds import refuse_unplanned
+from .join_order import order_joins
 from .jvm import new_instance
 from .keeping_kv import Document, asked_below
+from .layouts import settle_layouts
 from .plan_filter import plan_filter
 from .plan_join import plan_join
 from .planning import NotPlanned, PlannedOperator, Planning
@@ -162,12 +164,12 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
     """
     conf = session.settings()
     planning = Planning(Catalyst(session), builder, conf)
-    plan = read_file_names_first(planning, plan)
+    plan = read_file_names_first(planning, settle_layouts(planning, plan))
     if not conf["optimizer.enabled"]:
         refuse_unplanned(planning, unnested(planning, plan))
         return plan
     try:
-        rewritten = rewrite(planning, unnested(planning, plan), None)
+        rewritten = rewrite(planning, order_joins(planning, unnested(planning, plan)), None)
         planned.add(planning)
         return rewritten
     except QuailError:

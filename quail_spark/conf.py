@@ -7,7 +7,7 @@ from typing import Any
 
 from quail_spark.engine.config import FP8_SETTINGS, EngineConfig, refuse_credentials
 from quail_spark.optimizer.errors import ConfigError
-from quail_spark.optimizer.plan import LAYOUTS
+from quail_spark.optimizer.options import LAYOUT_OPTIONS
 
 PREFIX = "spark.quail."
 
@@ -101,8 +101,9 @@ SETTINGS = (
     Setting(
         "prompt.layout",
         "document_first",
-        _one_of(*LAYOUTS),
-        "Where the document stands: before the question (KV shared between predicates), or where the template has it.",
+        _one_of(*LAYOUT_OPTIONS),
+        "Where the document stands: before the question (`document_first`: KV shared between predicates), or where the "
+        "template has it (`literal`); `auto`: what is expected to cost less, for each question; see prompts.md.",
     ),
     Setting(
         "estimate.device",

@@ -23,6 +23,7 @@ from .conf import QuailConf
 from .engines import resolve_device, resolve_model
 
 WORK_OF = {"existence": "semi", "single": "left"}  # the kinds of joins that take the same work
+STAND_IN = ("qwen3-4b", "H200")
 GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
 
 
@@ -47,9 +48,13 @@ def estimate_lines(
     return [operator_line(operator, context) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
 
 
-def plan_context(conf: QuailConf) -> PlanContext | None:
-    """Model, device and price of a session; None when the model or the device is not known to planning."""
+def plan_context(conf: QuailConf, stand_in: bool = False) -> PlanContext | None:
+    """Model, device and price of a session. Where one of them is not known to planning: None, or with `stand_in` the shape of
+    `STAND_IN`, which tells the cheaper order as well.
+    """
     model, device = model_spec(conf["model"]), device_spec(conf["estimate.device"] or conf["device"])
+    if stand_in:
+        model, device = model or known_model(STAND_IN[0]), device or find_device(STAND_IN[1])
     if model is None or device is None:
         return None
     eight_bits = device.fp8_flops is not None and conf["engine.fp8"] != "off"

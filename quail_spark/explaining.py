@@ -8,6 +8,7 @@ from quail_spark.optimizer.template import Literal, parse_template
 from .estimating import estimate_lines
 from .planning import PlannedOperator, Planning
 
+LAYOUTS = {"document_first": "document before the question", "literal": "texts where the template has them"}
 ASSUMED_RATE = "pass rate assumed, then observed"
 
 
@@ -44,13 +45,15 @@ def describe(runs: list[Planning], udf_calls: int) -> str:
         lines.append(
             f"{udf_calls} AI call(s) run as a plain UDF where Spark puts them (KV is not kept between predicates)"
         )
-    lines += [f"  note: {note}" for note in notes]
+    lines += [f"  note: {note}" for note in dict.fromkeys(notes)]
     return "\n".join(lines)
 
 
 def _operator(number: int, operator: PlannedOperator) -> list[str]:
     spec = operator.spec
-    layout = "document before the question" if spec.layout == "document_first" else "texts where the template has them"
+    layouts = [LAYOUTS[predicate.layout or spec.layout] for predicate in spec.predicates]
+    differ = len(set(layouts)) > 1
+    layout = "as each question says" if differ else layouts[0]
     if spec.kind == "pairs":
         head = f"{number}. AI {operator.words} ({_rows(operator.rows[0], 'anchors')} × {_rows(operator.rows[1], 'partners')})"
         how = f"layout: {layout}; an anchor's KV serves all its partners; relational conditions come first"
@@ -61,13 +64,13 @@ def _operator(number: int, operator: PlannedOperator) -> list[str]:
         how = (
             f"layout: {layout}; a document's KV is kept from one predicate to the next; a row leaves at its first FALSE"
         )
-    if spec.retain:
-        how += "; the KV of what passes stays for the next operator"
     lines = [f"{head}  [{spec.name}]"]
-    for predicate, arguments in zip(spec.predicates, operator.arguments, strict=True):
+    for predicate, arguments, laid_out in zip(spec.predicates, operator.arguments, layouts, strict=True):
         lines.append(f"     {question(predicate, arguments)}")
-        lines.append(f"       {_details(predicate, arguments, spec.kind)}")
-    return [*lines, f"     {how}"]
+        details = _details(predicate, arguments, spec.kind)
+        lines.append(f"       {details}{f'; layout: {laid_out}' if differ else ''}")
+    lines.append(f"     {how}")
+    return [*lines, "     the KV of what passes stays for the next operator"] if spec.retain else lines
 
 
 def _rows(rows: int | None, noun: str) -> str:

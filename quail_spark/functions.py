@@ -38,7 +38,7 @@ def ai_if(prompt: Column, **options: float | str | int | Iterable[int]) -> Colum
 
     Options: `selectivity`, the expected share of TRUE (0..1); `anchor`, what a join keeps of a row's KV, as a table's
     alias or the number(s) of placeholders; `max_error_ratio`, the share of a task's rows (0..1) that may be NULL because
-    they can't be answered. Raises ConfigError for others.
+    they can't be answered; `layout`, where the texts stand in the prompt. Raises ConfigError for others.
     """
     if not isinstance(prompt, Column):
         raise PromptError(f"ai_if() got {prompt!r}; accepted: prompt('… {{0}} …', column, …)")

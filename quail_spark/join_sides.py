@@ -63,7 +63,8 @@ def predicate(call: AiCall, anchor: Side, partner: Side, front: Side) -> Predica
     read = {on_partner[i] for i in used if not is_constant(call.arguments[i])}
     if len(read) < 2:
         in_front = anchor_placeholders(call.options.anchor, len(arguments))
-    return Predicate(call.template, arguments, in_front, call.options.selectivity, call.options.max_error_ratio)
+    options = call.options
+    return Predicate(call.template, arguments, in_front, options.selectivity, options.max_error_ratio, options.layout)
 
 
 def blocks(planning: Planning, side: Side, plan: JavaObject, keys: list[JavaObject], broadcast: bool) -> JavaObject:
@@ -104,8 +105,13 @@ def fits_broadcast(planning: Planning, partner: JavaObject, keys: list[JavaObjec
 
 
 def anchor_is_left(planning: Planning, node: JavaObject, conditions: Conditions) -> bool:
-    """Which side of an inner join is the anchor: a hint's, else by what Spark knows of the sizes, else as written."""
+    """Which side of an inner join is the anchor: the one that join_order.py chose with the order, else a hint's, else by what
+    Spark knows of the sizes, else as written."""
     left, right = node.left().outputSet(), node.right().outputSet()
+    if planned := [
+        side_of(call.arguments[f[0]], left, right) for call in conditions.calls if (f := planning.fronts.get(call.key))
+    ]:
+        return planned[0] == "left"
     hints = {call.options.anchor for call in conditions.calls} - {None}
     if len(hints) > 1:
         raise ConfigError(f"option anchor is given as {' and '.join(sorted(hints))} in one ON clause; accepted: one")

@@ -5,8 +5,7 @@ from functools import partial
 from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 
 from .ai_calls import AiCall, ai_call
-from .anchors import anchor_placeholders
-from .keeping_kv import is_asked_later
+from .keeping_kv import front, is_asked_later
 from .operators import RowColumns, run_filter
 from .planning import Planning, operator_name
 from .scala import JavaObject, conjuncts, items
@@ -44,9 +43,10 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
         Predicate(
             call.template,
             tuple(Argument(columns.text(argument)) for argument in call.arguments),
-            anchor_placeholders(call.options.anchor, len(call.arguments)),
+            front(planning, call),
             call.options.selectivity,
             call.options.max_error_ratio,
+            call.options.layout,
         )
         for call in calls
     )

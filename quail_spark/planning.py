@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 
 from quail_spark.optimizer.anchor import SideSize
-from quail_spark.optimizer.plan import OperatorSpec, Predicate
+from quail_spark.optimizer.options import CallOptions
+from quail_spark.optimizer.plan import LAYOUTS, OperatorSpec, Predicate
 
 from .conf import QuailConf
 from .scala import Catalyst, JavaObject, items
@@ -78,7 +79,10 @@ class PlannedOperator:
 
 @dataclass
 class Planning:
-    """One run of the planner over one plan. `asked_later`: what operators above the present node ask (see keeping_kv)."""
+    """One run of the planner over one plan. `asked_later`: what operators above the present node ask (see keeping_kv).
+
+    `fronts`: by call, the placeholders whose texts stand first, where join_order.py chose them.
+    """
 
     catalyst: Catalyst
     builder: JavaObject
@@ -86,11 +90,17 @@ class Planning:
     operators: list[PlannedOperator] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     asked_later: frozenset[tuple[int, ...]] = frozenset()
+    fronts: dict[tuple, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def layout(self) -> str:
-        """Prompt layout of this query."""
-        return self.conf["prompt.layout"]
+        """Prompt layout of the questions of this query that have none of their own; for `auto` see layouts.py."""
+        layout = self.conf["prompt.layout"]
+        return LAYOUTS[0] if layout == "auto" else layout
+
+    def layout_of(self, options: CallOptions) -> str:
+        """Prompt layout of a call."""
+        return options.layout or self.layout
 
     @property
     def boolean_type(self) -> JavaObject:

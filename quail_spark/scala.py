@@ -108,6 +108,11 @@ class Catalyst:
         utc = self.option("UTC")
         return self._expressions.Cast(expression, text_map, utc, self.module("expressions.EvalMode").LEGACY())
 
+    def text_map(self, entries: dict[str, str]) -> JavaObject:
+        """`map('key', 'value', …)`."""
+        literal = self.module("expressions.Literal")
+        return self._expressions.CreateMap(self.seq(literal.apply(t) for item in entries.items() for t in item), False)
+
     def sort_within_partitions(self, keys: list[JavaObject], child: JavaObject) -> JavaObject:
         """A local sort, ascending."""
         ascending = self.module("expressions.Ascending")
@@ -176,6 +181,12 @@ class Catalyst:
         hints = self._logical.JoinHint(self.option(None) if broadcast else hint, hint)
         condition = self.option(self.conjunction(conditions) if conditions else None)
         return self._logical.Join(left, right, self.module(f"plans.{join_type}"), condition, hints)
+
+    def inner_join(self, left: JavaObject, right: JavaObject, conditions: list[JavaObject]) -> JavaObject:
+        """left JOIN right ON c1 AND c2 …, for Spark or the planner to carry out as they like."""
+        no_hint = self._logical.JoinHint(self.option(None), self.option(None))
+        condition = self.option(self.conjunction(conditions) if conditions else None)
+        return self._logical.Join(left, right, self.module("plans.Inner"), condition, no_hint)
 
     def join_like(self, node: JavaObject, left: JavaObject, right: JavaObject, join_type: str) -> JavaObject:
         """A Join of other sides and another type with the condition of `node`."""

@@ -38,6 +38,23 @@ public class PlanRuleBuilder extends AbstractFunction1 {
     return PlanRule.namesFile((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
 
+  /** The plan with other expressions in place of the keys of a map, wherever they stand in its nodes. */
+  public Object replaceExpressions(Object plan, java.util.Map replacements) {
+    return ((org.apache.spark.sql.catalyst.plans.QueryPlan) plan)
+        .transformExpressionsDown(new Replacement(replacements));
+  }
+
+  /** An expression with other children, perhaps more of them than before. */
+  public Object withChildren(Object expression, Object children) {
+    org.apache.spark.sql.catalyst.expressions.Expression e =
+        (org.apache.spark.sql.catalyst.expressions.Expression) expression;
+    Object[] fields = new Object[e.productArity()];
+    for (int i = 0; i < fields.length; i++) {
+      fields[i] = e.productElement(i) == e.children() ? children : e.productElement(i);
+    }
+    return e.makeCopy(fields);
+  }
+
   /** Whether evaluation needs more than the row: a Python UDF or a subquery. */
   public boolean leavesTheRow(Object expression) {
     org.apache.spark.sql.catalyst.expressions.Expression e =

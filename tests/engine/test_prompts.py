@@ -1,6 +1,7 @@
 """What a prompt says, and that sections which should be shared are equal."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,7 +99,11 @@ def naive_ids(tokens: Tokens, given: Predicate, layout: str, texts: dict[int, st
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rendered_ids_are_those_of_the_parts(tokens, layout, kind):
     rng = random.Random(2)
-    predicates = tuple(predicate(t, anchor) for t in TEMPLATES for anchor in (None, (0,), (1, 0)))
+    predicates = tuple(
+        replace(predicate(t, anchor), layout=rng.choice([None, *LAYOUTS]))
+        for t in TEMPLATES
+        for anchor in (None, (0,), (1, 0))
+    )
     renderer = Renderer(
         tokens, TokenCache(tokens, capacity=50), OperatorSpec("x", kind, predicates, layout), "m", 10_000
     )
@@ -109,7 +114,8 @@ def test_rendered_ids_are_those_of_the_parts(tokens, layout, kind):
         ]
         ids_by_key, keys_by_ids = {}, {}
         for (p, texts), question in zip(requests, renderer.questions(requests), strict=True):
-            ids = naive_ids(tokens, predicates[p], layout, dict(zip(predicates[p].used, texts, strict=True)))
+            own = predicates[p].layout or layout
+            ids = naive_ids(tokens, predicates[p], own, dict(zip(predicates[p].used, texts, strict=True)))
             assert np.concatenate(question.parts).tolist() == ids
             assert question.length == len(ids) and question.error is None
             assert question.document == len(question.parts[0])

@@ -1,6 +1,7 @@
 """Shapes of prompts against the prompts that the engine writes."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from quail_spark.engine.prompts import lay_out
 from quail_spark.optimizer.errors import ConfigError, PromptError
 from quail_spark.optimizer.layout import CHAT_END, prompt_shape
 from quail_spark.optimizer.logical import AiPredicate, TextRef
-from quail_spark.optimizer.plan import Argument, Predicate
+from quail_spark.optimizer.plan import LAYOUTS, Argument, OperatorSpec, Predicate
 from quail_spark.optimizer.statistics import BYTES_PER_TOKEN, Number, TextStats
 from quail_spark.optimizer.template import Placeholder
 
@@ -79,3 +80,21 @@ def test_names_and_hints():
         AiPredicate.of("{body} is long")
     with pytest.raises(PromptError, match="reads no column"):
         AiPredicate.of("is it?")
+
+
+def test_a_question_keeps_its_own_layout():
+    given = AiPredicate.of("is {r.t} kind?")
+    for layout in LAYOUTS:
+        alone = prompt_shape(given, "r", layout, lambda text: TextStats(Number(100, "known")))
+        for other in LAYOUTS:
+            assert (
+                prompt_shape(replace(given, layout=layout), "r", other, lambda text: TextStats(Number(100, "known")))
+                == alone
+            )
+
+
+def test_layouts_survive_the_way_to_the_engine():
+    spec = OperatorSpec("x", "answers", tuple(Predicate("is it?", (), layout=layout) for layout in (None, *LAYOUTS)))
+    assert OperatorSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(ConfigError, match="layout is 'auto'; accepted: document_first, literal"):
+        OperatorSpec("x", "answers", (Predicate("is it?", (), layout="auto"),))

@@ -49,7 +49,7 @@ class Maker:
     def query(self):
         """A query of any shape."""
         shapes = (self.one_table, self.join, self.join, self.join, self.chain, self.chain, self.exists, self.exists)
-        return self.draw.choice((*shapes, self.grouped, self.union))()
+        return self.draw.choice((*shapes, self.grouped, self.union, self.inner_joins, self.inner_joins))()
 
     # Expressions
 
@@ -160,6 +160,35 @@ class Maker:
         known = self.draw.choice(first.visible)
         made = Join(kinds[1], first, Table(self.draw.choice(NAMES), "z"), self.on(known, "z"))
         return Query(self.items(made.visible), made, self.some(*made.visible))
+
+    def hinted(self, *aliases: str) -> Ai:
+        """A call with options, right or wrong, that move it in the order of joins."""
+        call, options = self.ai(*aliases), []
+        if self.draw.random() < 0.7:
+            options.append(("selectivity", self.draw.choice([0.01, 0.3, 0.9])))
+        if self.draw.random() < 0.2:
+            options.append(("anchor", self.draw.choice(aliases)))
+        return Ai(call.template, call.arguments, tuple(options))
+
+    def inner_joins(self) -> Query:
+        """Three or four tables joined to any before them, with filters on some: the planner may take any order."""
+        draw, filters = self.draw, []
+        made: Table | Join = self.table("x")
+        aliases = ["x", "y", "z", "v"][: draw.choice([3, 3, 4])]
+        for number, alias in enumerate(aliases[1:], 1):
+            known = draw.choice(aliases[:number])
+            on: list[Expression] = [self.hinted(known, alias) if draw.random() < 0.5 else self.hinted(alias, known)]
+            on = draw.choice([on, on, [*on, self.equality(known, alias)], [self.equality(known, alias)]])
+            if draw.random() < 0.2:
+                on.append(self.relational(known, alias))
+            comma = draw.random() < 0.2 and alias == aliases[-1]
+            filters += on if comma else []
+            kind = "comma" if comma else draw.choice(["inner", "inner", "cross"])
+            made = Join(kind, made, Table(draw.choice(NAMES), alias), () if comma else tuple(on))
+        filters += [self.hinted(alias) for alias in aliases if draw.random() < 0.4]
+        if draw.random() < 0.2:
+            filters.append(self.ai(*draw.sample(aliases, 2)))
+        return Query(self.items(aliases), made, tuple(filters), draw.random() < 0.1)
 
     def subquery(self, outer: str, inner: str, depth: int = 1) -> Subquery:
         """Of `outer` about `inner`; at times with another one inside."""

@@ -72,10 +72,12 @@ class Literal(Expression):
 class Ai(Expression):
     template: str
     arguments: tuple[Expression, ...]
+    options: tuple[tuple[str, object], ...] = ()
 
     def sql(self):
         arguments = "".join(f", {a.sql()}" for a in self.arguments)
-        return f"AI.IF(PROMPT('{self.template}'{arguments}))"
+        options = ", ".join(f"'{name}': {value!r}" for name, value in self.options)
+        return f"AI.IF(PROMPT('{self.template}'{arguments}){f', {{{options}}}' if options else ''})"
 
     def value(self, row, world):
         values = (a.value(row, world) for a in self.arguments)

@@ -12,6 +12,8 @@ from itertools import groupby
 import pyarrow as pa
 import pytest
 
+from quail_spark.catalyst import planned
+
 from .engine_calls import calls
 from .oracle import answer
 from .query_maker import Maker, make_tables
@@ -23,6 +25,7 @@ FIRST = int(os.environ.get("QUAIL_SPARK_SEED", "0"))
 TOGETHER = 8  # queries over the same tables, in one job
 JOBS = [list(seeds) for _, seeds in groupby(range(FIRST, FIRST + QUERIES), key=lambda seed: seed // TOGETHER)]
 REFUSED = "spark.quail.optimizer.enabled is false"
+ORDERED: Counter = Counter()  # how often joins ran in another order, or as written
 SCHEMA = pa.schema([("id", pa.int32()), ("text", pa.string()), ("grp", pa.string()), ("n", pa.int32())])
 
 
@@ -61,6 +64,7 @@ def settings(seed: int) -> dict[str, str]:
         "spark.quail.batch.bytes": ["30", "4m"],
         "spark.quail.join.blockRows": ["1", "3", "1024"],
         "spark.quail.join.broadcastBytes": ["0", "64m"],
+        "spark.sql.cbo.enabled": ["true", "false"],
     }
     return {name: draw.choice(values) for name, values in choices.items()}
 
@@ -70,16 +74,21 @@ def test_generated(spark, seeds):
     job = seeds[0] // TOGETHER
     for name, value in settings(job).items():
         spark.conf.set(name, value)
-    tables = make_tables(job)
+    tables, known = make_tables(job), random.Random(f"sizes {job}").random() < 0.6
     for name, rows in tables.items():
         arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(SCHEMA)]
-        frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=SCHEMA))
-        frame.repartition(2).createOrReplaceTempView(name)
+        frame = spark.createDataFrame(pa.Table.from_arrays(arrays, schema=SCHEMA)).repartition(2)
+        if known:  # Spark knows the size of what it has cached
+            frame = frame.cache()
+            frame.count()
+        frame.createOrReplaceTempView(name)
     tag = f"g{job}"
     queries = {seed: Maker(seed, f"{tag}-{seed}").query() for seed in seeds}
     world = World(tables, answer)
     expected = {seed: counted(query.rows(world)) for seed, query in queries.items()}
-    wrong = compare(run(spark, queries), expected, queries, "planned")
+    with planned.recording() as runs:
+        wrong = compare(run(spark, queries), expected, queries, "planned")
+    ORDERED.update(note.split(":")[0] for run in runs for note in run.notes if note.startswith("order of questions"))
     asked = calls(spark, tag)
     possible = set().union(*(Questions(World(tables, answer)).of(query) for query in queries.values()))
     assert set(asked.values()) <= {1}, "a question was asked twice"
@@ -87,6 +96,12 @@ def test_generated(spark, seeds):
     spark.conf.set("spark.quail.optimizer.enabled", "false")
     wrong += compare(unplanned(spark, queries), expected, queries, "not planned")
     assert not wrong, "\n".join(wrong)
+
+
+def test_joins_were_reordered():
+    """Runs last: enough of the queries had joins that statistics put into another order."""
+    if QUERIES >= 64:
+        assert ORDERED["order of questions"] >= QUERIES // 32, ORDERED
 
 
 def unplanned(spark, queries: dict) -> dict[int, Counter]:
