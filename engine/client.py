@@ -4,11 +4,9 @@
 that keep a few batches on their way, so that the engine never waits for the caller, and that survive the engine's death.
 """
 
-import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,14 +19,12 @@ from .evaluator import Answers
 from .launcher import EngineAddress, exit_status, find_or_start, with_log
 from .processes import ProcessId, owner_process
 from .runtime_dir import read_json
+from .watch import Watch
 from .wire import Codec, Message, PairBatch, TextBatch
 
 WINDOW_BATCHES = 4  # unanswered batches of a stream, at most
 WINDOW_BYTES = 32 << 20  # their size; a single batch may exceed it
 RESTARTS = 2  # new engines for the same batch
-SILENCE = 300.0  # seconds of waiting for answers after which an engine that does not answer a call is mentioned
-
-_log = logging.getLogger(__name__)
 
 
 def connect(config: EngineConfig, application: str, owner: ProcessId | None = None) -> "EngineClient":
@@ -146,7 +142,7 @@ class _Window:
         self._sent = 0  # how many of the unanswered this stream has sent
         self._answered = 0
         self._losses = 0  # of engines or streams, since the last answer
-        self._watch = _Watch(lambda: self._connection, spec.name)
+        self._watch = Watch(lambda: (self._connection, self._stream), spec.name, client.address.config.silence_timeout)
 
     def __enter__(self) -> "_Window":
         return self
@@ -187,11 +183,12 @@ class _Window:
 
     def _send_unsent(self) -> None:
         try:
-            if self._stream is None:
-                self._stream = self._connection.open(self._spec)
-            while not self._broken and self._sent < len(self._unanswered):
-                self._stream.send(self._unanswered[self._sent])
-                self._sent += 1
+            with self._watch:
+                if self._stream is None:
+                    self._stream = self._connection.open(self._spec)
+                while not self._broken and self._sent < len(self._unanswered):
+                    self._stream.send(self._unanswered[self._sent])
+                    self._sent += 1
         except EngineGone:
             self._broken = True
 
@@ -218,54 +215,9 @@ class _Window:
         return (
             f"the engine on {self._client.address.config.device} was lost {self._losses} times in a row at the same "
             f"place of operator {self._spec.name!r}: batch {self._answered + 1} of this task, "
-            f"{self._unanswered[0].items} rows; {status}; {gone}"
+            f"{self._unanswered[0].items} rows; {self._watch.verdict or status}; {gone}"
         )
 
     @property
     def _log(self) -> Path:
         return self._connection.directory.log(self._connection.state.run)
-
-
-class _Watch:
-    """While its owner waits for answers (`with watch:`), an engine that answers nothing is mentioned, not suffered."""
-
-    def __init__(self, connection: Callable[[], Connection], operator: str):
-        self._connection, self._operator = connection, operator
-        self._since: float | None = None
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="quail-watch", daemon=True)
-            self._thread.start()
-
-    def __exit__(self, *_) -> None:
-        self._since = None
-
-    def stop(self) -> None:
-        """No more."""
-        self._stopped.set()
-        if self._thread:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(SILENCE / 5):
-            since = self._since
-            if since is not None and time.monotonic() - since >= SILENCE:
-                self._check(since)
-
-    def _check(self, since: float) -> None:
-        connection = self._connection()
-        try:
-            connection.stats()
-        except EngineGone as gone:
-            _log.warning(
-                "operator %r has waited for %.0f s, and engine process %s does not answer: %s. Its log: %s",
-                self._operator,
-                time.monotonic() - since,
-                connection.state.process.pid,
-                gone,
-                connection.directory.log(connection.state.run),
-            )

@@ -22,6 +22,7 @@ class EngineConfig:
     `threads` 0 means all cores; 0 for `token_budget`, `kv_bytes`, `page_size` means what suits the device and its free
     memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none); `answer_store` is where they
     are kept for other engines, an absolute path or a URI (empty: nowhere). `max_context` 0 means the model's own.
+    `silence_timeout`: a client kills an engine that for so long answers nothing at all.
     """
 
     model: str
@@ -37,6 +38,7 @@ class EngineConfig:
     answer_store: str = ""
     idle_timeout: float = 900.0
     start_timeout: float = 600.0
+    silence_timeout: float = 900.0
 
     def __post_init__(self):
         if not self.model:
@@ -62,6 +64,7 @@ class EngineConfig:
             ("answer_memory", 0),
             ("idle_timeout", 0),
             ("start_timeout", 1),
+            ("silence_timeout", 1),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more")

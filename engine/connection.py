@@ -13,7 +13,7 @@ from .processes import ProcessId
 from .runtime_dir import RuntimeDirectory, State
 from .wire import TRANSPORT_ERRORS, Codec, Message, decode_error, encode_request
 
-_ACTION_TIMEOUT = 20.0  # seconds; actions are answered at once, also while the model works
+ACTION_TIMEOUT = 20.0  # seconds; actions are answered at once, also while the model works
 
 
 class EngineGone(Exception):
@@ -44,9 +44,9 @@ class Connection:
         """Ask the engine to end. Returns the number of open streams that made it refuse (0: it ends)."""
         return self._act("stop", unless_used=unless_used)["streams"]
 
-    def stats(self) -> dict:
-        """See stats.py."""
-        return self._act("stats")
+    def stats(self, timeout: float | None = None) -> dict:
+        """See stats.py. `timeout` in seconds, where the usual one is too long."""
+        return self._act("stats", timeout)
 
     def describe(self) -> dict:
         """See `Evaluator.describe`."""
@@ -61,8 +61,8 @@ class Connection:
         with suppress(*TRANSPORT_ERRORS):
             self._client.close()
 
-    def _act(self, name: str, **arguments) -> dict:
-        options = flight.FlightCallOptions(timeout=_ACTION_TIMEOUT)
+    def _act(self, name: str, timeout: float | None = None, **arguments) -> dict:
+        options = flight.FlightCallOptions(timeout=timeout or ACTION_TIMEOUT)
         with _transport():
             (result,) = self._client.do_action(flight.Action(name, json.dumps(arguments).encode()), options)
         answer = json.loads(result.body.to_pybytes())
@@ -100,7 +100,11 @@ class Stream:
 
     def close(self) -> None:
         """End it, whatever is on its way; the engine closes the session. Does not wait."""
-        with suppress(*TRANSPORT_ERRORS):
-            self._reader.cancel()
+        self.cancel()
         with suppress(*TRANSPORT_ERRORS):
             self._writer.close()
+
+    def cancel(self) -> None:
+        """Whoever waits in `send` or `receive` gets EngineGone. From any thread."""
+        with suppress(*TRANSPORT_ERRORS):
+            self._reader.cancel()

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from quail_spark.optimizer.errors import EngineStartError
 
@@ -41,6 +42,27 @@ _SWITCH_INTERVAL = 1e-4
 def log(text: str) -> None:
     """One line of the engine's log (its standard output)."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+
+
+class _Unfailing:
+    """A stream into the log. What finds no room on the disk is lost, and no error of whoever had something to say."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """As a file's."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As a file's."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
 
 
 class Host:
@@ -74,7 +96,8 @@ class Host:
             location = self._directory.location(self._state.run)
             self._server = EngineServer(location, self._evaluator, self._lifetime, self._stats)
         except Exception as error:
-            self._record_failure(error)
+            with suppress(OSError):
+                self._record_failure(error)
             raise
         seconds = time.time() - self._started
         self._update_stats(state=READY, load_seconds=seconds, describe=described)
@@ -189,6 +212,7 @@ def main(arguments: list[str] | None = None, make_evaluator: Callable[[EngineCon
     """Entry point of the process. `make_evaluator` is for tests; the default serves the configured model."""
     path, run, lock = sys.argv[1:] if arguments is None else arguments
     os.umask(0o077)
+    sys.stdout, sys.stderr = _Unfailing(sys.stdout), _Unfailing(sys.stderr)
     os.set_inheritable(int(lock), False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH_INTERVAL)

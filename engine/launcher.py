@@ -86,13 +86,13 @@ class _Search:
 
     def run(self) -> Connection:
         while True:
-            self._directory.prepare()
-            lock = self._directory.try_lock()
-            if lock is not None:
-                try:
-                    self._start(lock)
-                finally:
-                    os.close(lock)  # never unlocked: the engine has it
+            try:
+                self._start_if_free()
+            except OSError as error:
+                raise EngineStartError(
+                    f"can't write to the engine's directory {self._directory.path} on {socket.gethostname()}: "
+                    f"{error.strerror}; make room there, or set TMPDIR to another directory for Spark's processes"
+                ) from error
             state = self._directory.state()
             connection = self._use(state) if state else None
             if connection:
@@ -101,6 +101,15 @@ class _Search:
                 raise self._late(state)
             self._mention(state)
             time.sleep(_POLL)
+
+    def _start_if_free(self) -> None:
+        self._directory.prepare()
+        lock = self._directory.try_lock()
+        if lock is not None:
+            try:
+                self._start(lock)
+            finally:
+                os.close(lock)  # never unlocked: the engine has it
 
     def _mention(self, state: State | None) -> None:
         """A task that waits is not silent about it."""

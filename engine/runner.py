@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from quail_spark.optimizer.errors import EngineError
+from quail_spark.optimizer.errors import EngineError, OutOfMemoryError
 
 from .batch import Batch, Segment, check_segments, pack, release
 from .config import EngineConfig
@@ -78,15 +78,21 @@ class Runner:
     def launch(self, segments: Sequence[Segment]) -> Pass:
         """Start one forward pass over all segments; on a CPU it is done when this returns.
 
-        Raises OutOfPagesError, RowError (longer than the context) or EngineError; then nothing stays kept.
+        Raises OutOfPagesError, OutOfMemoryError, RowError (longer than the context) or EngineError; then nothing stays kept.
         """
         check_segments(segments, self.max_context, self.model.config.vocab)
         batch = pack(segments, self.page_pool)
         try:
             return Pass(batch.nodes, self._start(batch))
-        except BaseException:
+        except BaseException as error:
             release(batch.nodes)
-            raise
+            if not _lacks_memory(error):
+                raise
+            words = str(error)  # not the error itself: its frames hold the tensors of the pass
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        tokens = sum(len(segment.tokens) for segment in segments)
+        raise OutOfMemoryError(f"a pass of {tokens} new tokens finds no memory on {self.model.device}: {words}")
 
     def _start(self, batch: Batch) -> Callable[[], tuple[np.ndarray, float]]:
         logits = np.empty((len(batch.answers), len(self.answer_ids)), dtype=np.float32)
@@ -144,6 +150,14 @@ def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Call
         return host.numpy(), start.elapsed_time(end) / 1e3
 
     return wait
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: in Python, in torch's allocators (that of a CPU raises RuntimeError), in a kernel's start."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
 
 
 def _free_bytes(device: torch.device) -> int | None:

@@ -72,7 +72,7 @@ class State:
 def identity(config: EngineConfig) -> str:
     """What makes two engines of one directory the same: all settings but the timeouts, and the device, which has another
     number in a process to which other GPUs are visible."""
-    return replace(config, device="cpu", idle_timeout=0.0, start_timeout=1.0).to_json()
+    return replace(config, device="cpu", idle_timeout=0.0, start_timeout=1.0, silence_timeout=1.0).to_json()
 
 
 @dataclass(frozen=True)
@@ -267,9 +267,13 @@ def read_json(path: Path) -> dict | None:
 def write_json(path: Path, value: dict) -> None:
     """Replace the file at once: a reader sees the old text or the new. One thread at a time for a file."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(value, default=_plain))
-    draft.replace(path)
+    try:
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(value, default=_plain))
+        draft.replace(path)
+    except OSError:  # a full disk, say
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _plain(value):

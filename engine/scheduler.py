@@ -3,17 +3,24 @@
 Trees are taken in groups whose KV fits into the free pages, and a group is computed level by level: a node's children
 run once its KV is there. A tree that does not fit is opened: its root is computed alone and its children become trees
 behind it. A root that does not even fit alone is not shared: its tokens run again with each child. So too few pages
-cost time and never an answer.
+cost time and never an answer. Nor does too little memory for a pass: all is run again, in smaller ones.
 """
 
+import logging
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from quail_spark.optimizer.errors import OutOfMemoryError
+
 from .kv import KVNode
 from .prefix_tree import Node
 from .runner import Pass, Runner, Segment
+
+LEAST_PASS = 32  # tokens: passes are not made smaller than this when one finds no memory
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -68,13 +75,24 @@ class Scheduler:
 
     def __init__(self, runner: Runner, token_budget: int):
         self._runner, self._pool, self._budget = runner, runner.page_pool, token_budget
+        self._last = 0  # tokens of the last pass that was to be launched
 
     def run(self, tasks: list[Task]) -> Outcome:
         """Launch all trees. The caller's references on the parents must last until this returns.
 
         While the device computes one pass the next is laid out here. On an error nothing is kept. A mark whose KV finds
-        no page is not kept.
+        no page is not kept. Raises OutOfMemoryError when the device has no memory even for small passes.
         """
+        while True:
+            try:
+                return self._run(tasks)
+            except OutOfMemoryError as error:
+                if min(self._budget, self._last) < 2 * LEAST_PASS:
+                    raise
+                self._budget = min(self._budget, self._last) // 2
+                _log.warning("%s; from now on passes have at most %d tokens", error, self._budget)
+
+    def _run(self, tasks: list[Task]) -> Outcome:
         outcome = Outcome()
         frames = [_Frame(list(tasks))]
         try:
@@ -158,9 +176,10 @@ class Scheduler:
         return following
 
     def _launch(self, segments: list[Segment], leaves: list[int], outcome: Outcome) -> list[KVNode | None]:
+        self._last = sum(len(segment.tokens) for segment in segments)
         launched = self._runner.launch(segments)
         outcome.launched.append((leaves, launched))
-        outcome.fresh_tokens += sum(len(segment.tokens) for segment in segments)
+        outcome.fresh_tokens += self._last
         return launched.nodes
 
     def _joining(self, task: Task) -> Node | None:

@@ -6,7 +6,7 @@ small operation, keeps a block in one core's cache, and when the system takes a 
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -30,8 +30,10 @@ class Workers:
         if self._pool is None:
             _take(work, rest)
         else:
-            for done in [self._pool.submit(_take, work, rest) for _ in range(self.count)]:
-                done.result()
+            jobs = [self._pool.submit(_take, work, rest) for _ in range(self.count)]
+            wait(jobs)  # all of them, also after an error: nobody writes into memory that its caller has given up
+            for job in jobs:
+                job.result()
 
     def split(self, rows: int, most: int, multiple: int) -> list[slice]:
         """Equal blocks of at most `most` rows, a whole number for each thread where there are rows enough."""
@@ -51,7 +53,12 @@ def _compute_alone(started: threading.Barrier) -> None:
 
 
 def _take(work: Callable[[Any], None], rest: Iterator[Any]) -> None:
-    """Work until nothing is left. `next` on a list's iterator is atomic. Inference mode belongs to a thread."""
+    """Work until nothing is left; after an error nothing is. `next` on a list's iterator is atomic. Inference mode belongs to
+    a thread."""
     with torch.inference_mode():
-        for item in rest:
-            work(item)
+        try:
+            for item in rest:
+                work(item)
+        except BaseException:
+            list(rest)
+            raise

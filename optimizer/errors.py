@@ -33,6 +33,10 @@ class OutOfPagesError(EngineError):
     """KV that must be kept needs more pages than are free. The message carries both numbers."""
 
 
+class OutOfMemoryError(EngineError):
+    """A forward pass finds no memory, however small it is made. The message carries the allocator's words."""
+
+
 class EngineStartError(EngineError):
     """The engine process did not come up."""
 

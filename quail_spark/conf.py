@@ -175,6 +175,14 @@ SETTINGS = (
         "How long a task waits for the engine to load its model.",
         "start_timeout",
     ),
+    Setting(
+        "engine.silenceTimeout",
+        "15m",
+        _seconds,
+        "An engine process that answers nothing at all for this time, not even a call for its totals, is killed; another takes "
+        "its place. However long a batch takes does not matter.",
+        "silence_timeout",
+    ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 

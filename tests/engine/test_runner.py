@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
-from quail_spark.engine.runner import Runner, Segment
-from quail_spark.optimizer.errors import EngineError, OutOfPagesError, RowError
+from quail_spark.engine.runner import Runner, Segment, _lacks_memory
+from quail_spark.optimizer.errors import EngineError, OutOfMemoryError, OutOfPagesError, RowError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpoints
@@ -156,6 +157,46 @@ def test_out_of_pages_takes_nothing(qwen2):
     _, nodes = run.run(segments[:few])
     assert run.page_pool.free_pages == total - few * need
     assert [n.release() for n in nodes] and run.page_pool.free_pages == total
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError("Unable to allocate 3. GiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+        ),
+    ],
+)
+def test_out_of_memory_takes_nothing(qwen2, error, monkeypatch):
+    run = runner(qwen2)
+    forward = run.model.forward
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(run.model, "forward", fails)
+    texts = [Segment(checkpoints.text(np.random.default_rng(), 50), keep=20) for _ in range(3)]
+    with pytest.raises(
+        OutOfMemoryError, match=r"a pass of 150 new tokens finds no memory on cpu: .*allocate"
+    ) as caught:
+        run.launch(texts)
+    assert caught.value.__cause__ is caught.value.__context__ is None  # or the pass's tensors would stay
+    assert run.page_pool.free_pages == run.page_pool.total_pages
+    monkeypatch.setattr(run.model, "forward", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.launch(texts)
+    monkeypatch.setattr(run.model, "forward", forward)
+    logits, nodes = run.run(texts)
+    assert logits.shape == (3, 4) and all(node.length == 20 for node in nodes)
+
+
+def test_a_real_allocator_of_a_cpu_says_what_is_looked_for():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert _lacks_memory(caught.value)
+    assert not _lacks_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_segments_are_checked(qwen2):

@@ -10,18 +10,24 @@ from quail_spark.engine.kv import KVNode, PagePool
 from quail_spark.engine.prefix_tree import Path, build
 from quail_spark.engine.runner import Pass, Segment
 from quail_spark.engine.scheduler import Scheduler, Task
+from quail_spark.optimizer.errors import OutOfMemoryError
 
 
 class Bookkeeper:
     """Logits are a hash of all tokens from the root; KV pages are taken from a real pool."""
 
-    def __init__(self, pages: int, page_size: int):
+    def __init__(self, pages: int, page_size: int, most: int = 1 << 30):
+        """`most` tokens a pass find memory."""
         self.page_pool = PagePool(1, 1, 1, pages, page_size, torch.float32, "cpu")
         self.before: dict[KVNode | None, tuple[int, ...]] = {None: ()}
         self.passes: list[int] = []
-        self.fails_at = None
+        self.fails_at, self.most, self.refused = None, most, 0
 
     def launch(self, segments: list[Segment]) -> Pass:
+        if sum(len(s.tokens) for s in segments) > self.most:
+            self.refused += 1
+            self.passes.clear()  # all of them run again
+            raise OutOfMemoryError("no memory")
         if len(self.passes) == self.fails_at:
             raise RuntimeError("broken on purpose")
         self.passes.append(sum(len(s.tokens) for s in segments))
@@ -114,6 +120,34 @@ def test_an_error_releases_everything(pages):
                 kv.release()
             return
     pytest.fail("it never ran to the end")
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("budget", "pages"), [(10_000, 10_000), (500, 10_000), (500, 60), (10_000, 30)])
+def test_passes_that_find_no_memory_are_made_smaller(budget, pages, seed):
+    rng = random.Random(seed)
+    most = rng.choice([130, 200])
+    runner = Bookkeeper(pages, page_size=5, most=most)
+    scheduler = Scheduler(runner, budget)
+    for again in (False, True):  # then passes are small from the start
+        paths = random_paths(rng, 60, marks=seed % 2 == 1)
+        runner.passes.clear()
+        runner.refused = 0
+        outcome = scheduler.run([Task(node) for node in build(paths, 8, 0)])
+        check(outcome, paths, runner)
+        assert max(runner.passes) <= most
+        assert pages < 100 or (runner.refused == 0) == again  # with few pages passes are small already
+        for kv in outcome.kept.values():
+            kv.release()
+        assert runner.held() == 0
+
+
+def test_memory_that_is_never_found_is_the_error():
+    runner = Bookkeeper(10_000, page_size=5, most=20)
+    paths = [Path((np.full(500, i, np.int32),), (), i) for i in range(3)]
+    with pytest.raises(OutOfMemoryError, match="no memory"):
+        Scheduler(runner, 1000).run([Task(node) for node in build(paths)])
+    assert runner.held() == 0 and 1 < runner.refused < 10
 
 
 def test_a_chain_deeper_than_the_recursion_limit():

@@ -1,6 +1,7 @@
 """Threads over blocks of rows."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -37,6 +38,23 @@ def test_an_error_reaches_the_caller_and_the_threads_live_on(count):
         workers.each(work, range(10))
     workers.each(done.append, ["after"])
     assert done[-1] == "after"
+
+
+def test_nobody_works_on_after_the_error_has_reached_the_caller():
+    workers, started, working = Workers(2), threading.Event(), []
+
+    def work(item):
+        if item == 0:
+            started.wait(10)
+            raise ValueError("item 0")
+        working.append(item)
+        started.set()
+        time.sleep(0.2)
+        working.remove(item)
+
+    with pytest.raises(ValueError, match="item 0"):
+        workers.each(work, range(10))
+    assert working == []
 
 
 def test_threads_compute_alone_and_the_caller_with_all():

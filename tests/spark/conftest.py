@@ -11,6 +11,7 @@ OWN_JVMS = [
     "test_connect.py",
     "test_delta.py",
     "test_enrich_job.py",
+    "test_faults.py",
     "test_gpus.py",
     "test_lifetime.py",
 ]

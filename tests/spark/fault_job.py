@@ -1,7 +1,8 @@
 """A job that is disturbed half-way: run as a script by test_faults.py, in a Spark of its own that retries tasks.
 
-    python -m tests.spark.fault_job nothing|worker|engine PARQUET
-prints the sorted ids of the rows that passed, as JSON, last.
+    python -m tests.spark.fault_job nothing|worker|engine|frozen PARQUET [MODEL]
+prints JSON, last: the sorted ids of the rows that passed, or what the job's error says; who was killed, or stopped; the
+engines. Faults inside the engine are in faults/sitecustomize.py.
 """
 
 import json
@@ -16,11 +17,12 @@ QUERY = "SELECT id FROM rows WHERE AI.IF(PROMPT('{0} is odd', text)) AND AI.IF(P
 MODEL = "scripted://hash?rate=0.6&seed=3&delay_ms=150"
 
 
-def main(victim: str, path: str) -> None:
-    """Start the query; once the engine has answered some rows, kill -9 the victim; print the rows."""
+def main(victim: str, path: str, model: str = MODEL) -> None:
+    """Start the query; once the engine has answered some rows, kill -9 (or stop) the victim; print the rows."""
     from pyspark.sql import SparkSession
 
     import quail_spark
+    from quail_spark.engine.stats import read_stats
     from quail_spark.java_home import use_java
 
     use_java()
@@ -33,19 +35,25 @@ def main(victim: str, path: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    quail_spark.enable(spark, model=MODEL, progress="false", batch_rows=20)
+    patience = {"engine_silence_timeout": "3s"} if victim == "frozen" else {}
+    quail_spark.enable(spark, model=model, progress="false", batch_rows=20, device="cpu", **patience)
     spark.read.parquet(path).createOrReplaceTempView("rows")
     killed: list[int] = []
     killer = threading.Thread(target=kill_midway, args=(spark, victim, killed), daemon=True)
     killer.start()
-    rows = sorted(row.id for row in spark.sql(QUERY).collect())
+    found: dict = {"rows": [], "error": ""}
+    try:
+        found["rows"] = sorted(row.id for row in spark.sql(QUERY).collect())
+    except Exception as error:
+        found["error"] = str(error)
     killer.join(timeout=5)
+    engines = len(read_stats(spark.sparkContext.applicationId))
     spark.stop()
-    print(json.dumps({"killed": killed, "rows": rows}))
+    print(json.dumps({"killed": killed, "engines": engines, **found}))
 
 
 def kill_midway(spark, victim: str, killed: list[int]) -> None:
-    """Wait until some rows are answered, then kill one process."""
+    """Wait until some rows are answered, then kill one process, or stop it for good."""
     from quail_spark.engine.stats import read_stats
 
     while victim != "nothing":
@@ -53,9 +61,9 @@ def kill_midway(spark, victim: str, killed: list[int]) -> None:
         for engine in read_stats(spark.sparkContext.applicationId):
             answered = sum(operator["rows"] for operator in engine["operators"].values())
             if 0 < answered < ROWS / 2:
-                pid = engine["pid"] if victim == "engine" else a_worker()
+                pid = a_worker() if victim == "worker" else engine["pid"]
                 if pid is not None:
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGSTOP if victim == "frozen" else signal.SIGKILL)
                     killed.append(pid)
                     return
 
@@ -92,4 +100,4 @@ def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

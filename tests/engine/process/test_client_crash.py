@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quail_spark.engine import client as client_module
-from quail_spark.engine import connection
+from quail_spark.engine import connection, watch
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.connection import Connection, EngineGone
 from quail_spark.engine.lifetime import End, Lifetime
@@ -160,14 +159,64 @@ def test_a_stream_that_comes_too_late_is_for_another_engine(tmp_path):
     directory.path.rmdir()
 
 
+def test_an_engine_that_is_silent_for_long_is_killed_and_replaced(lab, caplog):
+    engine = lab.connect(silence_timeout=1)
+    batches = [[["a"]], [["freeze once"]], [["bb"], ["c"]]]
+    with caplog.at_level(logging.WARNING, logger=watch.__name__):
+        assert texts(engine.rows(lab.filter, batches)) == [[0], [0], [1, 0]]
+    first, second = lab.engines()
+    assert identify(first) is None and engine.stats()["pid"] == second
+    assert f"engine process {first} answered nothing for 1 s and was killed" in caplog.text
+
+
+def test_engines_that_keep_falling_silent_are_an_error_that_says_so(lab):
+    answers = lab.connect(silence_timeout=1).rows(lab.filter, [[["a"]], [["freeze"]]])
+    assert next(answers).codes.tolist() == [[0]]
+    with pytest.raises(EngineCrashError, match=r"lost 3 times .* batch 2 .* answered nothing for 1 s and was killed"):
+        next(answers)
+
+
+def test_an_engine_that_takes_no_more_input_is_not_waited_for_forever(lab, eventually):
+    """The messages of this stream are more than a socket holds, so the client hangs while it writes."""
+    engine = lab.connect(silence_timeout=1)
+    (first,) = lab.engines()
+    big = [["x" * (20 << 20)]]
+    answers = engine.rows(lab.filter, iter([[["a"]], big, big, [["bb"]]]))
+    os.kill(first, signal.SIGSTOP)
+    assert texts(answers) == [[0], [1], [1], [1]]
+    assert identify(first) is None and len(lab.engines()) == 2
+
+
+def test_a_long_answer_is_no_silence(lab):
+    engine = lab.connect(silence_timeout=1)
+    assert texts(engine.rows(lab.filter, [[["wait 3"]], [["bb"]]])) == [[1], [1]]
+    assert len(lab.engines()) == 1
+
+
+def test_a_stalled_connection_is_given_up_and_its_engine_kept(lab, monkeypatch):
+    """Calls on the old connection find no answer, those on a new one do."""
+    engine = lab.connect(silence_timeout=1)
+    stalled, stats = engine.connection(), Connection.stats
+
+    def stats_of(connection, timeout=None):
+        if connection is stalled:
+            raise EngineGone("deadline exceeded")
+        return stats(connection, timeout)
+
+    monkeypatch.setattr(Connection, "stats", stats_of)
+    answers = engine.rows(lab.filter, [[["wait 2.5"]], [["bb"]]])
+    assert texts(answers) == [[1], [1]]
+    assert len(lab.engines()) == 1 and engine.connection() is not stalled
+
+
 def test_a_silent_engine_is_mentioned(lab, monkeypatch, caplog, eventually):
-    monkeypatch.setattr(client_module, "SILENCE", 0.2)
-    monkeypatch.setattr(connection, "_ACTION_TIMEOUT", 0.3)
+    monkeypatch.setattr(watch, "MENTION", 0.2)
+    monkeypatch.setattr(connection, "ACTION_TIMEOUT", 0.3)
     engine = lab.connect()
     (pid,) = lab.engines()
     thread = threading.Thread(target=lambda: results.extend(engine.rows(lab.filter, [[["freeze"]], [["bb"]]])))
     results = []
-    with caplog.at_level(logging.WARNING, logger=client_module.__name__):
+    with caplog.at_level(logging.WARNING, logger=watch.__name__):
         thread.start()
         eventually(lambda: f"engine process {pid} does not answer" in caplog.text)
     assert "engine-1.log" in caplog.text and "'op'" in caplog.text

@@ -1,12 +1,14 @@
 """How an engine starts: exactly one, privately, or with an error that says why."""
 
 import os
+import resource
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,47 @@ def test_the_engine_process_cannot_be_started(lab, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(EngineStartError, match="can't run /no/such/python: No such file"):
         lab.connect()
+
+
+@contextmanager
+def full_disk():
+    """No file of this process, or of those that it starts, can grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_directory_that_cannot_be_written(lab):
+    with (
+        full_disk(),
+        pytest.raises(
+            EngineStartError, match=r"can't write to the engine's directory .*: File too large; make"
+        ) as caught,
+    ):
+        lab.connect()
+    assert str(lab.root()) in str(caught.value) and "TMPDIR" in str(caught.value)
+    assert lab.engines() == []
+    assert [batch.codes.tolist() for batch in lab.connect().rows(lab.filter, [[["bb"]]])] == [[[1]]]
+
+
+def test_a_log_that_cannot_be_written(lab, monkeypatch):
+    """Whatever the engine has to say is lost; it serves, its errors reach the client, and it ends."""
+    monkeypatch.setattr(RuntimeDirectory, "log", lambda self, run: Path("/dev/full"))
+    monkeypatch.setattr(launcher, "log_tail", lambda *_: "")  # reading it would never end
+    engine = lab.connect()
+    assert [batch.codes.tolist() for batch in engine.rows(lab.filter, [[["bb"]]])] == [[[1]]]
+    with pytest.raises(EngineError, match="unexpected ZeroDivisionError in the engine: a bug in the model"):
+        list(engine.rows(lab.filter, [[["bug"]]]))
+    (pid,) = lab.engines()
+    process = identify(pid)
+    engine.stop()
+    launcher._children.popitem()[1].wait(10)
+    assert identify(pid) != process
+    with pytest.raises(ModelError, match="there is no model"):
+        lab.connect("missing")
 
 
 def test_broken_installation(lab, monkeypatch):

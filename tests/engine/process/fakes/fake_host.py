@@ -2,7 +2,7 @@
 
 Models: `fake://ok`, `fake://slow` (loads for a second), `fake://bug` and `fake://missing` (fail to load),
 `fake://dies` (killed while loading), `fake://never` (loads for ever).
-Texts (first column): `kill`, `kill once`, `hang`, `freeze`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any other
+Texts (first column): `kill`, `kill once`, `hang`, `freeze`, `freeze once`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any other
 text is TRUE when its length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
 """
 
@@ -69,8 +69,10 @@ class FakeSession:
         elif word == "hang":
             note("hangs")
             self.cancelled.wait(60)
-        elif word == "freeze":
+        elif word == "freeze" and (rest != "once" or "frozen" not in JOURNAL.read_text()):
+            note("frozen")
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.5)  # on a busy machine it takes a moment to come into effect
         elif word == "wait":
             time.sleep(float(rest))
         elif word == "bug":
