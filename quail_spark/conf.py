@@ -49,6 +49,12 @@ def _number(text: str) -> float:
     return float(text)
 
 
+def _share(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text.strip()) or float(text) > 1:
+        raise ValueError("a number from 0 to 1")
+    return float(text)
+
+
 def _one_of(*accepted: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in accepted:
@@ -127,6 +133,19 @@ SETTINGS = (
         _bytes,
         "Partners of an AI join are broadcast up to this size, as Spark expects it; larger ones are shuffled by the join's "
         "equality and sorted. Without an equality they are broadcast anyway.",
+    ),
+    Setting(
+        "resources.gpuPerTask",
+        "0",
+        _share,
+        "GPU of a task, such as `1` or `0.25`, that the stages of AI operators ask Spark for, and no others; see gpus.md. 0: what "
+        "`spark.task.resource.gpu.amount` says, for all stages.",
+    ),
+    Setting(
+        "resources.gpuPerExecutor",
+        "0",
+        _whole,
+        "GPUs of the executors that dynamic allocation starts for those stages; 0: as `spark.executor.resource.gpu.amount` says.",
     ),
     Setting(
         "engine.fp8",

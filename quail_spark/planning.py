@@ -10,6 +10,7 @@ from quail_spark.optimizer.options import CallOptions
 from quail_spark.optimizer.plan import LAYOUTS, OperatorSpec, Predicate
 
 from .conf import QuailConf
+from .gpu_profile import gpu_profile
 from .scala import Catalyst, JavaObject, items
 
 
@@ -144,7 +145,7 @@ class Planning:
         self.operators.append(PlannedOperator(spec, arguments, rows, sizes=sizes, **known))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
         shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
-        return self.restored(function, shown, names, kept, source)
+        return self.restored(function, shown, names, kept, source, gpu_profile(self.catalyst, self.conf))
 
     def _input_size(self, plan: JavaObject, texts: list[JavaObject]) -> SideSize:
         """As `side_size`; of what comes out of an AI operator Spark knows nothing, and its bytes mean nothing."""
@@ -154,15 +155,21 @@ class Planning:
         return replace(size, total_bytes=None) if planned_below else size
 
     def restored(
-        self, function, shown: str, names: list[str], kept: list[JavaObject], source: JavaObject
+        self,
+        function,
+        shown: str,
+        names: list[str],
+        kept: list[JavaObject],
+        source: JavaObject,
+        profile: JavaObject | None = None,
     ) -> JavaObject:
         """A MapInArrow, and a Project that gives its columns `names` back as the attributes `kept`.
 
-        Without columns, one of TRUE makes the rows count.
+        Without columns, one of TRUE makes the rows count. `profile`: the ResourceProfile of its stage.
         """
         outputs = [(name, attribute.dataType()) for name, attribute in zip(names, kept, strict=True)]
         outputs = outputs or [("n", self.boolean_type)]
-        operator, fresh = self.catalyst.map_in_arrow(function, shown, outputs, source)
+        operator, fresh = self.catalyst.map_in_arrow(function, shown, outputs, source, profile)
         renamed = zip(fresh[: len(kept)], kept, strict=True)
         return self.catalyst.project([self.catalyst.alias(new, old.name(), old) for new, old in renamed], operator)
 

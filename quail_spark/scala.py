@@ -213,8 +213,16 @@ class Catalyst:
         """Spark's own rewriting of EXISTS and IN into joins, which it would do later."""
         return self.module("optimizer.RewritePredicateSubquery").apply(plan)
 
-    def map_in_arrow(self, function: Callable, name: str, output: list[tuple[str, JavaObject]], child: JavaObject):
-        """A MapInArrow node and its output attributes. `output` gives the columns' names and Catalyst types.
+    def map_in_arrow(
+        self,
+        function: Callable,
+        name: str,
+        output: list[tuple[str, JavaObject]],
+        child: JavaObject,
+        profile: JavaObject | None = None,
+    ) -> tuple[JavaObject, list[JavaObject]]:
+        """A MapInArrow node and its output attributes. `output` gives the columns' names and Catalyst types; its stage runs
+        under the ResourceProfile, where there is one.
 
         `function` maps an iterator of pyarrow.RecordBatch to one; it must pickle to the same bytes for the same plan,
         so that Spark can reuse exchanges. All columns of `child` (unique names) are its input.
@@ -228,7 +236,7 @@ class Catalyst:
         udf = UserDefinedFunction(function, returnType=schema, name=name, evalType=arrow, deterministic=True)
         expression = udf._judf.builder(child.output())
         attributes = [self.attribute(n, t) for n, t in output]
-        node = self._logical.MapInArrow(expression, self.seq(attributes), child, False, self.option(None))
+        node = self._logical.MapInArrow(expression, self.seq(attributes), child, False, self.option(profile))
         return node, attributes
 
     def attribute(self, name: str, data_type: JavaObject) -> JavaObject:

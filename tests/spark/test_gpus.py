@@ -62,6 +62,16 @@ def test_tasks_and_workers_that_were_given_one_gpu_share_its_engine():
     assert [(engine["device"], engine["run"]) for engine in result["engines"]] == [("cuda:5", 1)]
 
 
+def test_only_the_stages_of_ai_operators_are_given_gpus():
+    """Spark is asked for no GPU by default; one executor has two."""
+    settings = gpus(worker=2, task=0)
+    del settings["task_resource_gpu_amount"]
+    result = run("5,7", "local-cluster[1,2,1024]", **settings, quail_resources_gpuPerTask=1)
+    assert result["addresses"] == [[]] * 8
+    rows = {engine["device"]: engine["rows"] for engine in result["engines"]}
+    assert set(rows) == {"cuda:5", "cuda:7"} and all(rows.values())
+
+
 def test_partitions_take_turns_where_spark_manages_no_gpus():
     result = run("5,7,GPU-8f", "local[4]")
     assert result["addresses"] == [[]] * 8
