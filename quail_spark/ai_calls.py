@@ -29,7 +29,7 @@ class AiCall:
 
 
 def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
-    """The call this expression is, or None: not an AI call, or one whose prompt is not spelled out in the plan.
+    """The call this expression is, or None: not an AI call, or one whose prompt or options are not spelled out in the plan.
 
     Raises PromptError and ConfigError for a call that can't be right.
     """
@@ -40,6 +40,8 @@ def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
         return None
     _, template, _, arguments = items(prompt.children())
     if kind(template) != "Literal" or template.value() is None or kind(arguments) != "CreateArray":
+        return None
+    if len(options) > 1 or not all(option.foldable() for option in options):
         return None
     text = str(template.value())
     values = tuple(items(arguments.children()))
@@ -62,7 +64,10 @@ def given_options(catalyst: Catalyst, call: AiCall) -> dict[str, str]:
 
 
 def _options(catalyst: Catalyst, expression: JavaObject) -> dict[str, str]:
-    """A foldable map as a dictionary of text."""
+    """A foldable map as a dictionary of text, without the options that are NULL."""
     data = catalyst.cast_to_text_map(expression).eval(None)
+    if data is None:
+        return {}
     keys, values = data.keyArray(), data.valueArray()
-    return {str(keys.getUTF8String(i)): str(values.getUTF8String(i)) for i in range(data.numElements())}
+    given = [i for i in range(data.numElements()) if not values.isNullAt(i)]
+    return {str(keys.getUTF8String(i)): str(values.getUTF8String(i)) for i in given}

@@ -11,6 +11,7 @@ from quail_spark.optimizer.errors import ConfigError, ModelError
 from .conf import PREFIX, SETTINGS, QuailConf
 from .engines import OUTSIDE_SQL, propagate
 from .sql import rewrite
+from .sql_tokens import Literals
 
 FUNCTIONS = ("ai_if", "ai_filter", "ai_if_details", "prompt")
 _STATE = "_quail_spark_before"  # on the session: the settings that `disable` restores
@@ -157,12 +158,23 @@ def _wrap_sql(spark) -> None:
         if not isinstance(sqlQuery, str):
             return spark_sql(sqlQuery, *args, **kwargs)  # Spark has the word
         formatted = kwargs.keys() - {"args"}
-        text = rewrite(sqlQuery, inline_prompt=connect, formatted=formatted or None)
+        how = {"formatted": formatted or None, "literals": functools.partial(_literals, spark)}
+        text = rewrite(sqlQuery, inline_prompt=connect, **how)
         if text is not sqlQuery and not connect:
             propagate(spark)
         return spark_sql(text, *args, **kwargs)
 
     spark.sql = sql
+
+
+def _literals(spark) -> Literals:
+    """How the session reads text in quotes."""
+
+    def is_on(name: str) -> bool:
+        return spark.conf.get(name) == "true"
+
+    names = is_on("spark.sql.ansi.enabled") and is_on("spark.sql.ansi.doubleQuotedIdentifiers")
+    return Literals(double_quotes=not names, escapes=not is_on("spark.sql.parser.escapedStringLiterals"))
 
 
 def _planner(spark, action: str) -> None:

@@ -5,57 +5,48 @@ Works on tokens, so strings, comments and quoted names are never touched, and th
 
 import re
 import warnings
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from functools import partial
 
 from quail_spark.optimizer.errors import SqlError
 
 from .anchors import anchor_text
-from .sql_options import IGNORED, MAX_ERROR_RATIO, SILENT, options_sql
+from .sql_calls import Call, call_at
+from .sql_options import MAX_ERROR_RATIO, options_sql
 from .sql_prompt import is_literal, parts_sql, prompt_parts
 from .sql_template import ColumnName, Edit, apply_edits, column_sql, read_literal, split_name
-from .sql_tokens import Range, Tokens, tokenize
+from .sql_tokens import SPARK_LITERALS, Literals, Range, Tokens, tokenize
 
-SUPPORTED = (("AI", "IF"), ("AI_IF",), ("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))
-NOT_YET = (
-    ("AI", "SCORE"),
-    ("AI_SCORE",),
-    ("AI", "CLASSIFY"),
-    ("AI_CLASSIFY",),
-    ("SNOWFLAKE", "CORTEX", "AI_CLASSIFY"),
-    ("AI", "GENERATE_BOOL"),
-    ("AI_QUERY",),
-)
-DETAILED = (("AI_FILTER",), ("SNOWFLAKE", "CORTEX", "AI_FILTER"))  # with TRUE behind the prompt: struct(value, error)
-ACCEPTED = (
-    "AI.IF(PROMPT('… {0} …', column, …)), AI.IF(PROMPT('… {table.column} …')), AI.IF(('…', column, …)), AI.IF('…' || column), "
-    "each with options such as {'selectivity': 0.1} behind the prompt if wanted; AI_IF and AI_FILTER are the same"
-)
+ANY_ERRORS = f"'{MAX_ERROR_RATIO}', '1'"  # with details a row that can't be answered is never an error of the query
+
 _MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
-_NAMES_A_THING = {"FUNCTION", "TABLE", "VIEW", "INTO", "EXISTS", "WITH", "AS", "RECURSIVE", "DESC", "DESCRIBE"}
 
 
-def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | None = None) -> str:
+def rewrite(
+    sql: str,
+    inline_prompt: bool = False,
+    formatted: Collection[str] | None = None,
+    literals: Callable[[], Literals] = lambda: SPARK_LITERALS,
+) -> str:
     """Replace the AI calls of a SQL text. Without one, and where the text can't be tokenised, `sql` itself is returned.
 
     `inline_prompt` writes prompt(…) as the expression it stands for, for sessions in which the name is not registered.
     `formatted` names the arguments of Python's formatter where it runs over the result (`spark.sql(text, name=…)`).
+    `literals` tells how the session reads text in quotes; it is asked only where there is something to rewrite.
     Warns of arguments that have no meaning here. Raises SqlError for a form that is not accepted, PromptError for a
     placeholder, ConfigError for an option; each says the line and column.
     """
     if not _MENTION.search(sql):
         return sql
-    tokens = tokenize(sql)
+    tokens = tokenize(sql, literals())
     if tokens is None:
         return sql
     edits: list[Edit] = []
     ignored: list[str] = []
     done = 0
     for index in range(len(tokens)):
-        if index >= done and (name := _call_at(tokens, index)):
-            call = _Call(tokens, name, index, index + 2 * len(name) - 1)
-            edits += _call_edits(call, inline_prompt, formatted)
+        if index >= done and (call := call_at(tokens, index)):
+            edits += _call_edits(call, inline_prompt, formatted, literals)
             ignored += call.ignored
             done = call.written_until
     if ignored:
@@ -64,85 +55,25 @@ def rewrite(sql: str, inline_prompt: bool = False, formatted: Collection[str] | 
     return apply_edits(sql, edits)
 
 
-@dataclass
-class _Call:
-    """An AI call; `first` is its first token, `opening` its bracket. Tokens before `written_until` need no more edits."""
-
-    tokens: Tokens
-    name: tuple[str, ...]
-    first: int
-    opening: int
-    prompt: Range | None = None
-    options: Range | None = None
-    named: list[tuple[str, Range]] = field(default_factory=list)
-    detailed: bool = False
-    ignored: list[str] = field(default_factory=list)
-    written_until: int = 0
-
-    def read_arguments(self) -> bool:
-        """Sort the arguments. False when there is one too many, or one of an unknown kind."""
-        for number, (first, last) in enumerate(self.tokens.arguments(self.opening)):
-            name = self.tokens.upper(first) if self.tokens.upper(first + 1) == "=>" else ""
-            if first == last:
-                return False
-            if (number == 0 and not name) or name == "PROMPT":
-                self.prompt, known = (first + 2 if name else first, last), self.prompt is None
-            elif name == MAX_ERROR_RATIO.upper():
-                self.named.append((MAX_ERROR_RATIO, (first + 2, last)))
-                known = True
-            elif name in IGNORED + SILENT:
-                self.ignored += [name.lower()] if name in IGNORED else []
-                known = True
-            elif not name and last == first + 1 and self.tokens.upper(first) in ("TRUE", "FALSE"):
-                self.detailed, known = self.tokens.upper(first) == "TRUE", self.name in DETAILED
-            else:
-                self.options, known = (first, last), not name and self.options is None
-            if not known:
-                return False
-        return self.prompt is not None and self.prompt[0] < self.prompt[1]
-
-
-def _call_at(tokens: Tokens, index: int) -> tuple[str, ...] | None:
-    """The AI function whose call starts here. Raises SqlError for one that is not supported yet."""
-    before = tokens.upper(index - 1)
-    if before in (".", ":", "@", "$") or before in _NAMES_A_THING:
-        return None
-    for name in SUPPORTED + NOT_YET:
-        opening = index + 2 * len(name) - 1
-        words = tuple(tokens.upper(i) for i in range(index, opening))
-        if words == _dotted(name) and opening in tokens.closing and tokens[opening].text == "(":
-            if name in NOT_YET:
-                raise SqlError(
-                    f"{'.'.join(name)} is not supported yet ({tokens.position(tokens[index].start)} of the SQL); "
-                    f"accepted: {ACCEPTED}"
-                )
-            return name
-    return None
-
-
-def _dotted(name: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(".".join(name).replace(".", " . ").split())
-
-
-def _call_edits(call: _Call, inline_prompt: bool, formatted: Collection[str] | None) -> list[Edit]:
+def _call_edits(call: Call, inline_prompt: bool, formatted: Collection[str] | None, literals) -> list[Edit]:
     tokens, opening = call.tokens, call.opening
     readable = call.read_arguments()
     word = _prompt_word(tokens, call.prompt) if readable else None
     parts = prompt_parts(tokens, call.prompt) if readable and word is None else None
     if word is None and parts is None:
-        source = tokens.sql[tokens[call.first].start : tokens[tokens.closing[opening]].end]
+        source = tokens.sql[tokens[call.first].start : tokens[call.closing].end]
         raise SqlError(
             f"{source if len(source) < 100 else source[:100] + '…'} ({tokens.position(tokens[call.first].start)} of the "
-            f"SQL) is a form that is not supported; accepted: {ACCEPTED}"
+            f"SQL) is a form that is not supported; accepted: {call.function.accepted}"
         )
-    edits = [(tokens[call.first].start, tokens[opening - 1].end, "ai_if_details" if call.detailed else "ai_if")]
+    edits = _name_edits(call)
     begin = tokens[tokens.arguments(opening)[0][0]].start
     if word is not None:
         edits.append((begin, tokens[word].end, "named_struct" if inline_prompt else "prompt"))
         prompt_edits, columns = _prompt_edits(tokens, word + 1, inline_prompt, formatted)
         edits += prompt_edits
     else:
-        again = partial(rewrite, inline_prompt=inline_prompt, formatted=formatted)
+        again = partial(rewrite, inline_prompt=inline_prompt, formatted=formatted, literals=literals)
         text = parts_sql(tokens, parts, inline_prompt, formatted, again)
         edits.append((begin, tokens[call.prompt[1] - 1].end, text))
         columns = [tokens.path(part) for part in parts if not is_literal(tokens, part)]
@@ -150,15 +81,31 @@ def _call_edits(call: _Call, inline_prompt: bool, formatted: Collection[str] | N
     return edits + _option_edits(call, columns)
 
 
-def _option_edits(call: _Call, columns: list[ColumnName | None]) -> list[Edit]:
+def _name_edits(call: Call) -> list[Edit]:
+    """What stands before the bracket, and behind the call: the fields of its details under the names that they have there."""
+    tokens, fields = call.tokens, call.function.fields
+    start, bracket, end = tokens[call.first].start, tokens[call.opening - 1].end, tokens[call.closing].end
+    if not call.detailed:
+        return [(start, bracket, "ai_if")]
+    if call.takes_answer:
+        return [(start, bracket, "ai_if"), (end, tokens[call.closing + 2].end, "")]
+    if fields == ("value", "error"):
+        return [(start, bracket, "ai_if_details")]
+    renamed = f" AS STRUCT<{fields[0]}: BOOLEAN, {fields[1]}: STRING>)"
+    return [(start, bracket, "CAST(ai_if_details"), (end, end, renamed)]
+
+
+def _option_edits(call: Call, columns: list[ColumnName | None]) -> list[Edit]:
     """What stands behind the prompt becomes one map of options, or nothing."""
     tokens, arguments = call.tokens, call.tokens.arguments(call.opening)
-    if len(arguments) == 1:
-        return []
     text = options_sql(tokens, call.options, call.named, partial(_anchor_numbers, columns))
+    if call.takes_answer and MAX_ERROR_RATIO not in text:
+        text = f"{text[:-1]}, {ANY_ERRORS})" if text else f"map({ANY_ERRORS})"
+    elif len(arguments) == 1:
+        return []
     if call.options == arguments[-1] and len(arguments) == 2:
         return [(tokens[call.options[0]].start, tokens[call.options[1] - 1].end, text)]
-    return [(tokens[call.prompt[1] - 1].end, tokens[tokens.closing[call.opening]].start, f", {text}" if text else "")]
+    return [(tokens[call.prompt[1] - 1].end, tokens[call.closing].start, f", {text}" if text else "")]
 
 
 def _anchor_numbers(columns: list[ColumnName | None], anchor: str) -> str | None:

@@ -11,6 +11,8 @@ from .sql_tokens import Range, Tokens
 
 WORDS = ("STRUCT", "CONCAT")
 NO_PARTS = ("PROMPT",)
+SUBQUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")  # what a query in brackets begins with
+_BRACES = re.compile(r"\\(?:17[35]|u007[bd]|U0000007[bd])|\\.|[{}]", re.IGNORECASE | re.DOTALL)
 
 
 def prompt_parts(tokens: Tokens, span: Range) -> list[Range] | None:
@@ -57,17 +59,21 @@ def _parts(tokens: Tokens, span: Range) -> list[Range]:
     if pieces := _split(tokens, span):
         return [part for piece in pieces for part in _parts(tokens, piece)]
     opening = first + (tokens.upper(first) in WORDS)
+    if tokens.upper(opening + 1) in SUBQUERY and opening == first:
+        return [span]
     if tokens.upper(opening) == "(" and tokens.closing.get(opening) == last - 1:
         return [part for piece in tokens.arguments(opening) for part in _parts(tokens, piece)]
     return [span]
 
 
 def _split(tokens: Tokens, span: Range) -> list[Range]:
-    """What stands between `||` outside of brackets; [] when there is none."""
+    """What stands between `||` outside of brackets and CASE … END; [] when there is none."""
     first, last = span
-    pieces, index = [], first
+    pieces, index, cases = [], first, 0
     while index < last:
-        if tokens.upper(index) == "||":
+        word = tokens.upper(index)
+        cases += (word == "CASE") - (word == "END" and cases > 0)
+        if word == "||" and not cases:
             pieces.append((first, index))
             first = index + 1
         index = tokens.closing.get(index, index) + 1
@@ -76,6 +82,14 @@ def _split(tokens: Tokens, span: Range) -> list[Range]:
 
 def _text(token, formatted: Collection[str] | None) -> str:
     """A literal whose braces are text, not placeholders; before Python's formatter those that it will halve."""
-    if formatted is None:
+    if formatted is not None:
+        return re.sub(r"\{\{|\}\}", lambda brace: brace[0] * 2, token.text)
+    if token.is_raw:
         return re.sub(r"[{}]", lambda brace: brace[0] * 2, token.text)
-    return re.sub(r"\{\{|\}\}", lambda brace: brace[0] * 2, token.text)
+    return _BRACES.sub(_doubled, token.text)
+
+
+def _doubled(found: re.Match) -> str:
+    """A brace, or an escape for one, twice; any other escape as it is."""
+    is_other = found[0][0] == "\\" and len(found[0]) == 2
+    return found[0] if is_other else found[0] * 2

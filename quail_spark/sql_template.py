@@ -16,6 +16,7 @@ _DOUBLED_BRACE = re.compile(
     rf"\{{{{4}}|\}}{{4}}|\{{\{{{_CONTENT}\}}\}}|\{{{_CONTENT}\}}|[{{}}]"
 )  # before Python's formatter
 _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
+_LETTER_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[A-Za-z0-9]")  # \n, \u0041, …: no name has one
 ACCEPTED = "{0}, {1}, … for the arguments behind the template, or columns as {name} or {table.name}; {{ for a brace"
 
 
@@ -139,8 +140,8 @@ def _column(template: Template, content: str, offset: int, quote: str | None) ->
     """The argument's number for a column named in the template."""
     name = content.strip()
     if quote is not None:
-        name = re.sub(r"\\(.)", r"\1", name).replace(quote * 2, quote)
-    if not _NAME.fullmatch(name):
+        name = re.sub(r"\\([^A-Za-z0-9])", r"\1", name).replace(quote * 2, quote)
+    if not _NAME.fullmatch(name) or (quote is not None and _LETTER_ESCAPE.search(content)):
         raise PromptError(
             f"placeholder {{{content}}} {template.at(offset)} is neither a number nor a column's name; "
             f"accepted: {ACCEPTED}"

@@ -21,37 +21,50 @@ class _Tokenizer(Spark.Tokenizer):
     HEREDOC_STRING_ALTERNATIVE = TokenType.PARAMETER
 
 
+@dataclass(frozen=True)
+class Literals:
+    """How a session reads text in quotes. `double_quotes`: "…" is a string, not a name; `escapes`: a backslash is an escape."""
+
+    double_quotes: bool = True
+    escapes: bool = True
+
+
+SPARK_LITERALS = Literals()
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`text` is the source itself, `sql[start:end]`."""
+    """`text` is the source itself, `sql[start:end]`. `is_string`: a literal in quotes; `is_raw`: one, such as r'…', in which a
+    backslash is just that."""
 
     start: int
     end: int
     text: str
+    is_string: bool
+    is_raw: bool
 
-    @property
-    def is_raw(self) -> bool:
-        """Whether this is a literal r'…', in which a backslash is just that."""
-        return self.text[:2].lower() in ("r'", 'r"')
-
-    @property
-    def is_string(self) -> bool:
-        """Whether this is a literal in single or double quotes."""
-        return self.text[0] in "'\"" or self.is_raw
+    @staticmethod
+    def of(sql: str, start: int, end: int, literals: Literals) -> "Token":
+        """The token `sql[start:end]`."""
+        text = sql[start:end]
+        raw = text[:2].lower() in ("r'", 'r"')
+        string = text[0] == "'" or (text[0] == '"' and literals.double_quotes) or raw
+        return Token(start, end, text, string, raw or (string and not literals.escapes))
 
     @property
     def body(self) -> Range:
         """Offsets in the SQL of what stands between the quotes of a string."""
-        return self.start + 1 + self.is_raw, self.end - 1
+        return self.start + 1 + (self.text[0] not in "'\""), self.end - 1
 
 
 class Tokens:
     """The tokens of one SQL text, without comments."""
 
-    def __init__(self, sql: str):
+    def __init__(self, sql: str, literals: Literals):
         """Raises sqlglot's TokenError where the text can't be split."""
         self.sql = sql
-        self.list = _merge(sql, _Tokenizer().tokenize(sql.replace("\\\n", "  ")))  # which continues a `--` comment
+        raw = _Tokenizer().tokenize(sql.replace("\\\n", "  "))  # which continues a `--` comment
+        self.list = _merge(sql, raw, literals)
 
     def __len__(self) -> int:
         return len(self.list)
@@ -100,23 +113,24 @@ class Tokens:
     def path(self, span: Range) -> tuple[str, ...] | None:
         """The parts of a column name such as a.`b c`.d, without backticks; None when the range is something else."""
         words = self.list[slice(*span)]
-        if len(words) % 2 == 0 or any(word.text != "." for word in words[1::2]):
+        if len(words) % 2 == 0 or any(word.text != "." for word in words[1::2]) or any(w.is_string for w in words):
             return None
         parts = [word.text for word in words[::2]]
-        return tuple(map(unquote, parts)) if all(p[0] == "`" or p[0].isalpha() or p[0] == "_" for p in parts) else None
+        return tuple(map(unquote, parts)) if all(p[0] in '`"_' or p[0].isalpha() for p in parts) else None
 
 
-def tokenize(sql: str) -> Tokens | None:
+def tokenize(sql: str, literals: Literals = SPARK_LITERALS) -> Tokens | None:
     """The tokens, or None where sqlglot can't tell them."""
     try:
-        return Tokens(sql)
+        return Tokens(sql, literals)
     except TokenError:
         return None
 
 
 def unquote(part: str) -> str:
-    """One part of a column name without its backticks."""
-    return part[1:-1].replace("``", "`") if part[:1] == "`" else part
+    """One part of a column name without its backticks (or double quotes, where those make a name)."""
+    quote = part[:1]
+    return part[1:-1].replace(quote * 2, quote) if quote in ("`", '"') else part
 
 
 def is_plain_name(part: str) -> bool:
@@ -126,16 +140,16 @@ def is_plain_name(part: str) -> bool:
     return [token.token_type for token in _Tokenizer().tokenize(part)] == [TokenType.VAR]
 
 
-def _merge(sql: str, found: list) -> list[Token]:
+def _merge(sql: str, found: list, literals: Literals) -> list[Token]:
     """sqlglot's tokens, with those together that share source: the parts of 1L, and 'it''s', which it takes for two strings."""
     tokens: list[Token] = []
     for raw in found:
-        token = Token(raw.start, raw.end + 1, sql[raw.start : raw.end + 1])
+        token = Token.of(sql, raw.start, raw.end + 1, literals)
         last = tokens[-1] if tokens else None
         if last is not None and token.start < last.end:
             continue
         if last is not None and token.start == last.end and _doubled_quote(last, token):
-            tokens[-1] = Token(last.start, token.end, sql[last.start : token.end])
+            tokens[-1] = Token.of(sql, last.start, token.end, literals)
         else:
             tokens.append(token)
     return tokens

@@ -6,6 +6,7 @@ import pytest
 
 from quail_spark.errors import ConfigError, PromptError, SqlError
 from quail_spark.sql import rewrite
+from quail_spark.sql_tokens import Literals
 
 VERBATIM = (
     "SELECT customers.id, products.id FROM customers JOIN products "
@@ -134,6 +135,24 @@ VENDORS = [
     ("AI_FILTER(PROMPT('{0} is it?', c), TRUE)", "ai_if_details(prompt('{0} is it?', c))"),
     ("SNOWFLAKE.CORTEX.AI_FILTER('is it? ' || c, true)", "ai_if_details(prompt('is it? ' '{0}', c))"),
     ("AI_FILTER(PROMPT('{c}'), FALSE)", "ai_if(prompt('{0}', c))"),
+    ("AI_FILTER(PROMPT('{c}'), TRUE).value", "ai_if(prompt('{0}', c), map('max_error_ratio', '1'))"),
+    ("AI_FILTER(PROMPT('{c}'), TRUE).error", "ai_if_details(prompt('{0}', c)).error"),
+    # BigQuery's and Databricks' functions that also answer otherwise
+    ("AI.GENERATE_BOOL(('is ', c)).result", "ai_if(prompt('is ' '{0}', c), map('max_error_ratio', '1'))"),
+    ("ai.generate_bool(prompt => ('is ', c), optimization_mode => 'x') . Result", "ai_if(prompt('is ' '{0}', c), map('max_error_ratio', '1'))"),
+    ("AI.GENERATE_BOOL(('is ', c), max_error_ratio => .1).result", "ai_if(prompt('is ' '{0}', c), map('max_error_ratio', '.1'))"),
+    ("AI.GENERATE_BOOL(PROMPT('{c}'), {'selectivity': 0.1}).result", "ai_if(prompt('{0}', c), map('selectivity', '0.1', 'max_error_ratio', '1'))"),
+    ("AI.GENERATE_BOOL(('is ', c))", "CAST(ai_if_details(prompt('is ' '{0}', c)) AS STRUCT<result: BOOLEAN, status: STRING>)"),
+    ("AI.GENERATE_BOOL(('is ', c)).status", "CAST(ai_if_details(prompt('is ' '{0}', c)) AS STRUCT<result: BOOLEAN, status: STRING>).status"),
+    # queries and CASE within a part
+    ("AI.IF(('is ', (SELECT max(c) || 'x' FROM t), '?'))", "ai_if(prompt('is ' '{0}' '?', (SELECT max(c) || 'x' FROM t)))"),
+    ("AI.IF('is ' || (WITH q AS (VALUES ('a' || 'b')) FROM q) || '?')", "ai_if(prompt('is ' '{0}' '?', (WITH q AS (VALUES ('a' || 'b')) FROM q)))"),
+    ("AI.IF('is ' || CASE WHEN c THEN 'a' || d ELSE CASE WHEN e THEN 'x' END || 'b' END || '?')",
+     "ai_if(prompt('is ' '{0}' '?', CASE WHEN c THEN 'a' || d ELSE CASE WHEN e THEN 'x' END || 'b' END))"),
+    # escapes that Spark reads as braces
+    (r"AI.IF(('\u007b\173x\U0000007D', c))", r"ai_if(prompt('\u007b\u007b\173\173x\U0000007D\U0000007D' '{0}', c))"),
+    (r"AI.IF(('\\173 \\u007b \'{', c))", r"ai_if(prompt('\\173 \\u007b \'{{' '{0}', c))"),
+    (r"AI.IF((r'\173{', c))", r"ai_if(prompt(r'\173{{' '{0}', c))"),
     # with our options
     ("AI.IF(('is ', m.c, n.d), {'selectivity': 0.1, 'anchor': 'n'})", "ai_if(prompt('is ' '{0}' '{1}', m.c, n.d), map('selectivity', '0.1', 'anchor', '1'))"),
     ("AI.IF(PROMPT('{c}'), {'selectivity': 0.1}, max_error_ratio => 0)", "ai_if(prompt('{0}', c), map('selectivity', '0.1', 'max_error_ratio', '0'))"),
@@ -143,6 +162,25 @@ VENDORS = [
 @pytest.mark.parametrize(("sql", "expected"), VENDORS)
 def test_forms_of_other_engines(sql, expected):
     assert rewrite(f"SELECT 1 WHERE {sql} -- AI.IF()") == f"SELECT 1 WHERE {expected} -- AI.IF()"
+    assert rewrite(expected) == expected
+
+
+QUERIES = [
+    ("ai_query('ep', CONCAT('is ', c), returnType => 'BOOLEAN')", "ai_if(prompt('is ' '{0}', c))"),
+    ("AI_QUERY('ep', 'is ' || c, returntype=>\"boolean\")", "ai_if(prompt('is ' '{0}', c))"),
+    ("ai_query(endpoint => 'ep', request => 'is ' || c, returnType => 'BOOLEAN', failOnError => true)", "ai_if(prompt('is ' '{0}', c))"),
+    ("ai_query('ep', PROMPT('{c}'), returnType => 'BOOLEAN', modelParameters => named_struct('max_tokens', 1))", "ai_if(prompt('{0}', c))"),
+    ("ai_query('ep', 'is ' || c, returnType => 'BOOLEAN', failOnError => false).result", "ai_if(prompt('is ' '{0}', c), map('max_error_ratio', '1'))"),
+    ("ai_query('ep', 'is ' || c, failOnError => false, returnType => 'BOOLEAN')",
+     "CAST(ai_if_details(prompt('is ' '{0}', c)) AS STRUCT<result: BOOLEAN, errorMessage: STRING>)"),
+    ("ai_query('ep', 'is ' || c, {'selectivity': 0.1}, returnType => 'BOOLEAN')", "ai_if(prompt('is ' '{0}', c), map('selectivity', '0.1'))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), QUERIES)
+def test_ai_query_for_a_boolean(sql, expected):
+    with pytest.warns(UserWarning, match="ignored in AI calls.*endpoint"):
+        assert rewrite(f"SELECT {sql} FROM t") == f"SELECT {expected} FROM t"
     assert rewrite(expected) == expected
 
 
@@ -161,6 +199,25 @@ def test_parts_where_python_formats_the_text_or_prompt_is_not_registered():
     assert rewrite("AI.IF(('a'))", inline_prompt=True) == (
         "ai_if(named_struct('template', 'a', 'args', CAST(array() AS ARRAY<STRING>)))"
     )
+
+
+def test_double_quotes_that_make_a_name():
+    def read(sql):
+        return rewrite(sql, literals=lambda: Literals(double_quotes=False))
+
+    assert read('AI.IF((\'is \', "a ""b"))') == "ai_if(prompt('is ' '{0}', \"a \"\"b\"))"
+    assert read("AI.IF(PROMPT('{0}', \"t\".\"a b\"), {'anchor': 't'})") == (
+        "ai_if(prompt('{0}', \"t\".\"a b\"), map('anchor', '0'))"
+    )
+    assert read('SELECT "AI.IF(x)", AI.IF(PROMPT("{a}"))') == 'SELECT "AI.IF(x)", ai_if(prompt("{a}"))'
+    with pytest.raises(SqlError, match="is a form that is not supported"):
+        read('AI.IF(("is ", c))')
+
+
+def test_strings_without_escapes():
+    literals = {"literals": lambda: Literals(escapes=False)}
+    assert rewrite(r"AI.IF(('\173{', c))", **literals) == r"ai_if(prompt('\173{{' '{0}', c))"
+    assert rewrite(r"AI.IF(PROMPT('{`a\b`}'))", **literals) == r"ai_if(prompt('{0}', `a\b`))"
 
 
 UNCHANGED = [
@@ -184,6 +241,7 @@ UNCHANGED = [
     "SELECT ai.iffy(1), ai_iffy(2), my_ai_if(3), xai.if(4)",
     "SELECT x.ai_if(1), c.d.ai_if(2), x.ai.if(3), `x`.ai_filter(4), d.snowflake.cortex.ai_filter(5)",
     "SELECT ai_if, ai_score FROM ai_classify",
+    "WITH q AS (SELECT 1), ai_if (x) AS (SELECT 2) SELECT * FROM q, ai_if",
     "CREATE FUNCTION ai_if(x STRING) RETURNS BOOLEAN RETURN TRUE",
     "CREATE TABLE ai_if (a INT)",
     "INSERT INTO ai_if (a) VALUES (1)",
@@ -220,8 +278,20 @@ REFUSED = [
     ("SELECT ai_score(PROMPT('a'))", SqlError, "not supported yet"),
     ("SELECT ai.classify(a, ['x'])", SqlError, "AI.CLASSIFY is not supported yet"),
     ("SELECT ai_classify(a, ARRAY('x'))", SqlError, "not supported yet"),
-    ("SELECT ai_query('e', 'x')", SqlError, "not supported yet"),
-    ("SELECT AI.GENERATE_BOOL(('a', b)).result", SqlError, "not supported yet"),
+    (
+        "SELECT ai_query('e', 'x')",
+        SqlError,
+        "accepted: ai_query('endpoint', CONCAT('…', column), returnType => 'BOOLEAN')",
+    ),
+    ("SELECT 1,\n ai_query('e', 'x ' || c, returnType => 'STRING')", SqlError, "line 2, column 2"),
+    ("SELECT ai_query('e', c, returnType => 'BOOLEAN')", SqlError, "ai_query('e', c, returnType => 'BOOLEAN') (line 1"),
+    ("SELECT ai_query('e', 'x', returnType => 'BOOLEAN', responseFormat => 's')", SqlError, "returnType => 'BOOLEAN')"),
+    ("SELECT ai_query('e', 'x', returnType => 'BOOLEAN', failOnError => c)", SqlError, "failOnError => false"),
+    ("SELECT AI.GENERATE_BOOL(c).result", SqlError, "AI.GENERATE_BOOL(c) (line 1, column 8 of the SQL)"),
+    ("SELECT AI.IF(request => ('a', c))", SqlError, "AI.IF(PROMPT("),
+    (r"SELECT AI.IF(PROMPT('{a\nb}'))", PromptError, "neither a number nor a column's name"),
+    (r"SELECT AI.IF(PROMPT('{\u0061}'))", PromptError, r"placeholder {\u0061}"),
+    (r"SELECT AI.IF(PROMPT('{`a\tb`}'))", PromptError, "neither a number nor a column's name"),
     ("SELECT 1,\n  AI.IF(PROMPT('{0} {2}', a, b))", PromptError, "{2} but has 2 arguments"),
     ("SELECT 1,\n  AI.IF(PROMPT('{0} {2}', a, b))", PromptError, "line 2, column 16"),
     ("SELECT AI.IF(PROMPT('{0}'))", PromptError, "'{0}' uses {0} but has 0 arguments"),

@@ -31,12 +31,18 @@ FORMS = {
     "SELECT id FROM reviews WHERE AI.IF(STRUCT('Review: ' AS q, body AS b, '. Angry?'))": "Review: {0}. Angry?",
     "SELECT id FROM reviews WHERE AI.IF(CONCAT('{x} in ', body))": "{{x}} in {0}",
     "SELECT id FROM reviews WHERE AI.IF('About money: ' || body)": "About money: {0}",
+    "SELECT id FROM reviews WHERE AI.GENERATE_BOOL(('Spam? ', body), connection_id => 'us.c', endpoint => 'g').result": "Spam? {0}",
+    "SELECT id FROM (SELECT id, AI.GENERATE_BOOL(('Late? ', body)) AS g FROM reviews) WHERE g.result AND g.status IS NULL": "Late? {0}",
+    # Databricks
+    "SELECT id FROM reviews WHERE ai_query('ep', CONCAT('Rude? ', body), returnType => 'BOOLEAN')": "Rude? {0}",
+    "SELECT id FROM reviews WHERE ai_query('ep', 'Kind? ' || body, returnType => 'BOOLEAN', failOnError => false).result": "Kind? {0}",
     # Snowflake
     "SELECT id FROM reviews WHERE AI_FILTER('Is it a complaint? ' || body)": "Is it a complaint? {0}",
     "SELECT id FROM reviews WHERE SNOWFLAKE.CORTEX.AI_FILTER(PROMPT('{0} is a question', body))": "{0} is a question",
 }
 
 
+@pytest.mark.filterwarnings("ignore:ignored in AI calls")
 @pytest.mark.parametrize("sql", FORMS)
 def test_one_text(reviews, sql):
     got = sorted(row.id for row in reviews.sql(sql).collect())
@@ -105,3 +111,73 @@ def test_snowflake_error_details(failing):
             assert (value, error) == (answer("{0} is it?", f"good {i}"), None)
     kept = failing.sql("SELECT id FROM f WHERE AI_FILTER(PROMPT('{0} is it?', body), TRUE).value").collect()
     assert sorted(row.id for row in kept) == [i for i, (value, _) in sorted(found.items()) if value]
+
+
+@pytest.mark.filterwarnings("ignore:ignored in AI calls")
+def test_structs_as_bigquery_and_databricks_name_them(failing):
+    got = failing.sql(
+        "SELECT id, AI.GENERATE_BOOL((body, ' is it?')) AS g, "
+        "ai_query('ep', body || ' is it?', returnType => 'BOOLEAN', failOnError => false) AS q FROM f"
+    )
+    assert got.schema["g"].dataType.names == ["result", "status"]
+    assert got.schema["q"].dataType.names == ["result", "errorMessage"]
+    for row in got.collect():
+        assert tuple(row.g) == tuple(row.q)
+        if row.id % 4 == 1:
+            assert row.g.result is None and "told to fail" in row.g.status
+        else:
+            assert tuple(row.g) == (answer("{0} is it?", f"good {row.id}"), None)
+
+
+@pytest.mark.filterwarnings("ignore:ignored in AI calls")
+def test_the_answer_of_a_struct_is_null_where_there_is_none(failing):
+    good = [i for i in range(40) if i % 4 != 1 and answer("Is it? {0}", f"good {i}")]
+    for call in (
+        "AI.GENERATE_BOOL(('Is it? ', body)).result",
+        "AI_FILTER('Is it? ' || body, TRUE).value",
+        "ai_query('ep', 'Is it? ' || body, returnType => 'BOOLEAN', failOnError => false).result",
+    ):
+        assert sorted(row.id for row in failing.sql(f"SELECT id FROM f WHERE {call}").collect()) == good
+    with pytest.raises(PythonException, match=r"max_error_ratio is 0\.1"):
+        failing.sql(
+            "SELECT id FROM f WHERE AI.GENERATE_BOOL(('Is it? ', body), max_error_ratio => 0.1).result"
+        ).collect()
+
+
+def test_a_query_in_brackets_and_case_as_parts(reviews):
+    got = reviews.sql(
+        "SELECT id FROM reviews WHERE AI.IF(('Newer than ', (SELECT max(channel) FROM reviews), '? ', body)) "
+        "AND AI.IF('By ' || CASE WHEN channel = 'web' THEN 'the ' || channel ELSE channel END || '?')"
+    ).collect()
+    assert sorted(row.id for row in got) == [
+        i
+        for i, body, channel in ROWS
+        if answer("Newer than {0}? {1}", "web", body) and answer("By {0}?", "the web" if channel == "web" else channel)
+    ]
+
+
+def test_double_quotes_that_make_a_name(reviews):
+    reviews.conf.set("spark.sql.ansi.enabled", "true")
+    reviews.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
+    got = reviews.sql("SELECT id FROM reviews WHERE AI.IF(('Is it ', \"reviews\".\"body\", '?'))").collect()
+    assert sorted(row.id for row in got) == [i for i, body, _ in ROWS if answer("Is it {0}?", body)]
+    reviews.conf.set("spark.sql.ansi.enabled", "false")
+    got = reviews.sql("SELECT id FROM reviews WHERE AI.IF((\"Is it \", body, '?'))").collect()
+    assert sorted(row.id for row in got) == [i for i, body, _ in ROWS if answer("Is it {0}?", body)]
+
+
+def test_escapes_that_stand_for_braces(reviews):
+    got = reviews.sql(r"SELECT id FROM reviews WHERE AI.IF(('\u007bx\175 ', body))").collect()
+    assert sorted(row.id for row in got) == [i for i, body, _ in ROWS if answer("{{x}} {0}", body)]
+    reviews.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    got = reviews.sql(r"SELECT id FROM reviews WHERE AI.IF(('\175 ', body))").collect()
+    assert sorted(row.id for row in got) == [i for i, body, _ in ROWS if answer(r"\175 {0}", body)]
+
+
+def test_options_that_are_no_constants(reviews):
+    sql = "SELECT id FROM reviews WHERE AI.IF(PROMPT('{{body}} is it?'), {{'selectivity': {}}})"
+    for rate in ("id / 10", "NULL", "1/3"):
+        got = sorted(row.id for row in reviews.sql(sql.format(rate)).collect())
+        assert got == [i for i, body, _ in ROWS if answer("{0} is it?", body)]
+    with pytest.raises(Exception, match=r"option selectivity is 1\.5; accepted: a number from 0 to 1"):
+        reviews.sql(sql.format("1.5D")).collect()
