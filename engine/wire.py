@@ -178,7 +178,16 @@ def _width(spec: OperatorSpec, partner: bool) -> int:
 def _rows(columns: list[pa.Array], count: int) -> Texts:
     if not columns:
         return [[] for _ in range(count)]
-    return list(map(list, zip(*(column.to_pylist() for column in columns), strict=True)))
+    return list(map(list, zip(*map(decoded, columns), strict=True)))
+
+
+def decoded(column: pa.Array) -> list[str | None]:
+    """The texts of an Arrow array; bytes that are no UTF-8, which a Spark string may hold, become U+FFFD."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode(errors="replace") for value in raw]
 
 
 def _texts(values: list[str | None]) -> pa.Array:

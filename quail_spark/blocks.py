@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quail_spark.engine.wire import decoded
 from quail_spark.optimizer.plan import OperatorSpec
 
 from .operators import Batches, RowColumns, count, differs_from_previous, text_bytes, texts
@@ -100,7 +101,7 @@ def first_text(spec: OperatorSpec, predicate: int, columns: PairColumns, anchor:
         return ""
     argument = spec.predicates[predicate].arguments[used[0]]
     (batch, row), names = (partner, columns.partner.texts) if argument.partner else (anchor, columns.anchor.texts)
-    return batch.column(names[argument.column])[row].as_py()
+    return decoded(batch.column(names[argument.column]).slice(row, 1))[0]
 
 
 def bounded_pairs(batch: pa.RecordBatch, columns: PairColumns, pairs: int, size: int) -> Batches:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from quail_spark.engine.evaluator import Answers, Texts
-from quail_spark.optimizer.errors import PromptError
+from quail_spark.optimizer.errors import PromptError, RowError
 from quail_spark.optimizer.options import parse_options
 from quail_spark.optimizer.plan import FALSE, LAYOUTS, TRUE, Argument, OperatorSpec, Predicate
 
@@ -29,12 +29,12 @@ def ai_if(calls: Iterator[tuple[pd.DataFrame, ...]]) -> Iterator[pd.Series]:
 
     NULL where the template or an argument that it uses is NULL. Rows that can't be answered: see failed_rows.py.
     """
-    yield from map(_series, _Task().answers(map(_read, calls)))
+    yield from map(_series, _Task().answers(map(_read, _valid(calls))))
 
 
 def ai_if_details(calls: Iterator[tuple[pd.DataFrame, ...]]) -> Iterator[pd.DataFrame]:
     """The same as a struct of `value` and `error`: why a row can't be answered, which then is no error of the query."""
-    for answers in _DetailedTask().answers(map(_read, calls)):
+    for answers in _DetailedTask().answers(map(_read, _valid(calls))):
         yield pd.DataFrame(answers, columns=["value", "error"], dtype=object)
 
 
@@ -60,10 +60,23 @@ class _Batch:
         return self.questions[0] if len(distinct) == 1 else None
 
 
+def _valid(calls: Iterator) -> Iterator:
+    """The batches, which pandas can't take with bytes that are no UTF-8 in a text."""
+    try:
+        yield from calls
+    except UnicodeDecodeError as error:
+        raise RowError(
+            f"a text that an AI call reads is not valid UTF-8 ({error.reason}); accepted where the call runs as a UDF: "
+            "make_valid_utf8(column)"
+        ) from error
+
+
 def _read(columns: pd.DataFrame | tuple) -> _Batch:
     prompts, *rest = columns if isinstance(columns, tuple) else (columns,)
     if not isinstance(prompts, pd.DataFrame) or list(prompts.columns) != ["template", "args"]:
         raise PromptError("the first argument of ai_if is not a prompt; accepted: prompt('… {0} …', column, …)")
+    if len(rest) > 1:
+        raise PromptError(f"ai_if got {1 + len(rest)} arguments; accepted: a prompt, and a map of options if wanted")
     rows = [[] if args is None else list(args) for args in prompts["args"].tolist()]
     templates = prompts["template"].tolist()
     options = [_options(given) for given in rest[0].tolist()] if rest else [()] * len(rows)

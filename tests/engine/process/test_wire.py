@@ -151,3 +151,15 @@ def test_requests():
     other = encode_request(wanted).replace(b'"version": 1', b'"version": 999', 1)
     with pytest.raises(EngineError, match="version 999"):
         decode_request(other)
+
+
+@pytest.mark.parametrize("kinds", [(pa.binary(), pa.string()), (pa.large_binary(), pa.large_string())])
+def test_bytes_that_are_no_text(kinds):
+    rng = random.Random(7)
+    values = [
+        rng.choice([None, b"", b"plain", bytes(rng.choices(range(256), k=rng.randint(1, 6)))]) for _ in range(200)
+    ]
+    column = pa.array(values, kinds[0]).view(kinds[1])
+    expected = [None if value is None else value.decode(errors="replace") for value in values]
+    assert wire.decoded(column) == expected
+    assert wire.decoded(column.slice(50, 20)) == expected[50:70]
