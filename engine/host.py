@@ -24,6 +24,7 @@ from .cache import cache_dir
 from .config import EngineConfig
 from .devices import address_of
 from .evaluator import Evaluator
+from .interpreter import favour_launches
 from .lifetime import End, Lifetime
 from .processes import own_process
 from .runtime_dir import ENDED, READY, Failure, RuntimeDirectory, State, identity
@@ -34,9 +35,6 @@ from .wire import encode_error
 _TOUCH = 3600.0  # seconds between touches of the directory's files
 _FAREWELL = 2.0  # seconds for calls in progress to end
 _SAVE = 10.0  # seconds for answers to reach the store
-# A thread gives the interpreter up at each kernel that it launches; another, laying out the next pass, would hold it for
-# Python's 5 ms each time, and a pass has hundreds of kernels.
-_SWITCH_INTERVAL = 1e-4
 
 
 def log(text: str) -> None:
@@ -92,6 +90,7 @@ class Host:
         log(f"engine {self._state.run}, process {os.getpid()}: loading {self._config.model} on {self._config.device}")
         try:
             self._evaluator = make_evaluator(self._config)
+            favour_launches()
             described = self._evaluator.describe()
             location = self._directory.location(self._state.run)
             self._server = EngineServer(location, self._evaluator, self._lifetime, self._stats)
@@ -215,7 +214,6 @@ def main(arguments: list[str] | None = None, make_evaluator: Callable[[EngineCon
     sys.stdout, sys.stderr = _Unfailing(sys.stdout), _Unfailing(sys.stderr)
     os.set_inheritable(int(lock), False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sys.setswitchinterval(_SWITCH_INTERVAL)
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache_dir() / "triton"))  # compiled once a machine
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # kill -USR1 <engine>: what every thread is doing, into the log

@@ -3,7 +3,9 @@
 import gc
 import sys
 
-SWITCH_INTERVAL = 1e-4  # seconds; Python's default lets a thread that lays out rows hold up a launch for 5 ms
+# Seconds. A thread gives the interpreter up at each kernel that it launches; another, laying out the next pass, would hold
+# it for Python's 5 ms each time, and a pass has hundreds of kernels.
+SWITCH_INTERVAL = 1e-4
 
 
 def favour_launches() -> None:

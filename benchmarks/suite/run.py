@@ -32,6 +32,7 @@ from suite_engines import counting_engine, model_engine
 from suite_queries import SuiteQuery, chosen_queries, read_queries
 from suite_tables import FILES, random_tables, read_tables
 
+from quail_spark.engine.interpreter import favour_launches
 from quail_spark.engine.model_evaluator import ModelEvaluator
 from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
 from quail_spark.optimizer.context import PlanContext
@@ -40,7 +41,6 @@ from quail_spark.optimizer.model_spec import ModelSpec, known_model
 from quail_spark.optimizer.roofline import Roofline
 
 MOST_PLANNING_S, MOST_SLOWER, LEAST_MEAN = 0.5, 1.03, 1.3
-SWITCH_INTERVAL = 1e-4  # of Python's threads, seconds: as in the engine's process
 
 
 HEADING = (
@@ -192,7 +192,6 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parsed()
-    sys.setswitchinterval(SWITCH_INTERVAL)
     files = dict(each.split("=", 1) for each in arguments.table)
     if arguments.data or files:
         tables = read_tables(arguments.data or Path(), arguments.part, arguments.scale, files)
@@ -202,6 +201,7 @@ def main() -> int:
     print(HEADING)
     with tempfile.TemporaryDirectory() as scratch:
         evaluator, context = engine_of(arguments, Path(scratch))
+        favour_launches()
         more = {"tasks": arguments.tasks, "runs": arguments.runs, "hints": not arguments.no_hints}
         suite = Suite(evaluator, tables, context, by_clock=not arguments.scripted, **more)
         for outcome in run_all(suite, results):
