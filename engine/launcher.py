@@ -241,5 +241,8 @@ def engine_environment() -> dict[str, str]:
         paths.append(package.parent)
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's numbers, and so discovery scripts'
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads would take the cores from Spark's
+    # Each stream has threads of its own, and glibc gives new threads an arena each, up to eight a core: what one stream has
+    # freed there the next does not use, and the process grows for hours.
+    environment.setdefault("MALLOC_ARENA_MAX", "2")
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(map(str, paths)))
     return environment

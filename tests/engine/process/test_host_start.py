@@ -266,6 +266,7 @@ def test_what_the_process_is_given(lab, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], "", str(checkout)]))
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     monkeypatch.chdir(checkout)
     with (tmp_path / "a file of the client").open("w") as opened:
         os.set_inheritable(opened.fileno(), True)
@@ -274,6 +275,9 @@ def test_what_the_process_is_given(lab, monkeypatch, tmp_path):
         assert str(opened.name) not in [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
     described = engine.describe()
     assert not {"PYTHON_WORKER_FACTORY_SECRET", "OMP_NUM_THREADS"} & set(described["environment"])
+    assert described["environment"]["MALLOC_ARENA_MAX"] == "2"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+    assert launcher.engine_environment()["MALLOC_ARENA_MAX"] == "7"
     assert "hush" not in Path(f"/proc/{pid}/cmdline").read_text() and "fake://" not in " ".join(described["argv"])
     assert "" not in described["path"] and str(checkout) not in described["path"]  # no folder shadows a package
     assert os.readlink(f"/proc/{pid}/cwd") == str(engine.address.directory.path)
