@@ -83,7 +83,7 @@ def _ordered(planning: Planning, root: JavaObject) -> JavaObject | None:
     best = optimize(written, context)
     old, new = (_seconds(plan, context) for plan in (as_it_is, best))
     shown = _steps(estimate_plan(as_it_is, context))
-    if new >= old * WORTH or not _fits(best, context):
+    if new >= old * WORTH or not _fits(best, context, _adaptive(planning)):
         planning.note(f"{WRITTEN} ({shown}): no other is expected to be cheaper")
         return None
     built = _Builder(planning, translation)
@@ -129,14 +129,25 @@ def _seconds(plan: Plan, context: PlanContext) -> float:
     return estimate_plan(plan, context).seconds + met * ROW_SECONDS
 
 
-def _fits(plan: Plan, context: PlanContext) -> bool:
-    """Whether the partners of joins without an equality, which can only be broadcast, are expected to be small enough."""
+def _adaptive(planning: Planning) -> bool:
+    return planning.catalyst.spark._jsparkSession.sessionState().conf().adaptiveExecutionEnabled()
+
+
+def _fits(plan: Plan, context: PlanContext, adaptive: bool) -> bool:
+    """Whether partners can be broadcast: without an equality there is no other way, so they must be small.
+
+    Unless plans are adaptive they must ask nothing, since Spark then waits only `spark.sql.broadcastTimeout` for them.
+    """
     known = tables(plan)
     for node in nodes(plan):
-        if isinstance(node, AiJoin) and node.predicates and not node.keys:
+        if isinstance(node, AiJoin) and node.predicates:
             partner = node.right if node.anchor in relations(node.left) else node.left
             tokens = sum(t.tokens.value for name in relations(partner) for t in known[name].texts.values())
-            if plan_rows(partner, context, known).total * tokens * BYTES_PER_TOKEN > MOST_BROADCAST:
+            asks = any(isinstance(below, AiFilter | AiJoin) and below.predicates for below in nodes(partner))
+            if asks and not adaptive:
+                return False
+            size = plan_rows(partner, context, known).total * tokens * BYTES_PER_TOKEN
+            if size > MOST_BROADCAST and not node.keys:
                 return False
     return True
 
