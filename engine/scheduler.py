@@ -156,6 +156,8 @@ class Scheduler:
     def _shorten(self, task: Task, held: list[KVNode], outcome: Outcome) -> Task:
         """Run all but the last of a task's tokens in passes of their own, when there are more than the budget."""
         tokens, parent = task.tokens, task.parent
+        if len(tokens) <= self._budget:
+            return task
         while len(tokens) > self._budget:
             part, tokens = tokens[: self._budget], tokens[self._budget :]
             (parent,) = self._launch([Segment(part, parent, keep=len(part), answer=False)], [], outcome)
@@ -184,6 +186,8 @@ class Scheduler:
 
     def _joining(self, task: Task) -> Node | None:
         """The leaf that runs in the segment of its parent, which saves a level."""
+        if task.node.leaf is not None:
+            return None
         room = self._budget - len(task.tokens)
         return next((c for c in task.node.children if c.leaf is not None and len(c.tokens) <= room), None)
 
@@ -195,10 +199,13 @@ class Scheduler:
             while below and free >= 0:
                 top = below.pop()
                 free -= self._pages(top)
-                below += map(Task, top.node.children)
+                below += [Task(child) for child in top.node.children if self._takes_pages(child)]
             if free < 0:
                 return count
         return len(tasks)
+
+    def _takes_pages(self, node: Node) -> bool:
+        return node.leaf is None or len(node.tokens) > self._budget
 
     def _pages(self, task: Task) -> int:
         """KV pages that a node takes: all of it when others come behind it, else what runs in earlier passes."""
