@@ -1,0 +1,141 @@
+"""Any SQL around AI calls gives what the same SQL gives with a plain condition in the place of each call.
+
+`[a]` stands for a question about one text and `[a, b]` about two. The model `scripted://overlap` answers them by common words,
+which is written in SQL as well. Every query runs under settings drawn at random.
+"""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+SEED = random.randrange(1 << 30)
+SETTINGS = [
+    {"spark.sql.ansi.enabled": "false"},
+    {"spark.sql.caseSensitive": "true"},
+    {"spark.sql.crossJoin.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
+    {"spark.sql.adaptive.enabled": "false"},
+    {"spark.sql.execution.arrow.useLargeVarTypes": "true"},
+    {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"},
+    {"spark.sql.session.timeZone": "Asia/Kolkata", "spark.sql.shuffle.partitions": "5"},
+    {"spark.sql.ansi.doubleQuotedIdentifiers": "true"},
+    {"spark.sql.cbo.enabled": "true", "spark.sql.cbo.joinReorder.enabled": "true"},
+    {"spark.sql.codegen.wholeStage": "false", "spark.sql.parquet.enableVectorizedReader": "false"},
+    {},
+]
+TABLES = ("t", "u", "e", "e2")
+ROWS = """(1, 'red car', 'blue', 1, 'g'), (2, 'a blue bike', 'red', 2, 'g'), (3, NULL, 'red', 3, 'h'), (4, 'Red!  RED', '', NULL, 'h'),
+    (5, '', 'red red', 5, NULL), (6, 'green', 'green tea', 6, 'g'), (7, 'red car', 'blue', 1, 'g'), (8, 'tea 😀', '😀', 8, 'i'),
+    (9, NULL, NULL, NULL, NULL)"""
+WORDS = "regexp_extract_all(lower(CAST({} AS STRING)), '(?U)\\\\w+', 0)"
+
+QUERIES = {
+    # sets
+    "union": "SELECT a FROM t WHERE [a] UNION SELECT a FROM u WHERE [a]",
+    "intersect": "SELECT a FROM t WHERE [a] INTERSECT ALL SELECT a FROM u WHERE [a]",
+    "except": "SELECT a, n FROM t EXCEPT ALL SELECT a, n FROM t WHERE [a]",
+    # groups
+    "grouping sets": "SELECT grp, [a] AS q, count(*), grouping(grp) FROM t GROUP BY GROUPING SETS ((grp, [a]), (grp), ())",
+    "cube": "SELECT grp, [b] AS q, count(*) FROM t GROUP BY CUBE (grp, [b])",
+    "aggregates": "SELECT grp, bool_or([a]), every([b]), count(DISTINCT [a]), sum(n) FILTER (WHERE [a]) FROM t GROUP BY ALL",
+    "having": "SELECT grp FROM t GROUP BY grp HAVING [max(a)] OR [grp]",
+    "pivot": "SELECT * FROM (SELECT grp, [a] AS q, n FROM t) PIVOT (sum(n) FOR q IN (true AS y, false AS no))",
+    "pivot counting": "SELECT * FROM (SELECT grp, a FROM t) PIVOT (count_if([a]) FOR grp IN ('g', 'h'))",
+    "unpivot": "SELECT * FROM (SELECT id, a, b FROM t) UNPIVOT (v FOR k IN (a, b)) WHERE [v]",
+    # windows
+    "window by an answer": "SELECT id, count(*) OVER (PARTITION BY [a] ORDER BY [b] RANGE UNBOUNDED PRECEDING) FROM t",
+    "question about a window": "SELECT id, [lag(a) OVER (ORDER BY id)] FROM t",
+    "first of each": "SELECT id FROM (SELECT *, row_number() OVER (PARTITION BY grp ORDER BY id) r FROM t WHERE [b]) WHERE r = 1 AND [a]",
+    # subqueries
+    "CTEs": "WITH x AS (SELECT * FROM t WHERE [a]), y AS (WITH z AS (SELECT * FROM x) SELECT * FROM z WHERE [b] OR n > 0) "
+    "SELECT x.id, y.id FROM x JOIN y ON [x.a, y.a]",
+    "recursion": "WITH RECURSIVE r(i, s) AS (SELECT 1, 'red' UNION ALL SELECT i + 1, concat(s, ' x') FROM r WHERE i < 4 AND [s]) "
+    "SELECT * FROM r",
+    "exists in a list": "SELECT id, EXISTS (SELECT 1 FROM u WHERE [t.a, u.a]) FROM t",
+    "exists in CASE": "SELECT id FROM t WHERE CASE WHEN EXISTS (SELECT 1 FROM u WHERE [t.a, u.a]) THEN n > 1 ELSE n < 100 END",
+    "not in": "SELECT id FROM t WHERE n NOT IN (SELECT n FROM u WHERE [t.a, u.a])",
+    "scalar": "SELECT id, (SELECT count(*) FROM u WHERE [t.a, u.a]) FROM t WHERE [b, (SELECT max(b) FROM t)]",
+    "lateral": "SELECT t.id, l.c FROM t, LATERAL (SELECT count(*) AS c FROM u WHERE [t.a, u.a] AND u.n <= t.n) l",
+    "lateral view": "SELECT id, w FROM t LATERAL VIEW OUTER explode(split(a, ' ')) AS w WHERE [w]",
+    # joins
+    "same names": "SELECT * FROM t JOIN u ON [t.a, u.a]",
+    "itself": "SELECT * FROM u x JOIN u y ON [x.a, y.a] JOIN u z ON [y.a, z.a]",
+    "using": "SELECT id, [t.a] FROM t JOIN u USING (id) WHERE [t.a, u.a]",
+    "full": "SELECT t.id, u.id FROM t FULL JOIN u ON CASE WHEN t.n = 1 THEN [t.a, u.a] ELSE [u.a] END",
+    "left about one side": "SELECT t.id, u.id FROM t LEFT JOIN u ON [t.a]",
+    "left without": "SELECT t.id, u.id FROM t LEFT JOIN u ON [t.a, u.a] IS NULL",
+    "nobody there": "SELECT t.id, e.a FROM t LEFT JOIN e ON [t.a, e.a] WHERE [e.a] IS NULL",
+    "copied by an equality": "SELECT t.id FROM t JOIN u ON t.a = u.a WHERE [t.a]",
+    "hints": "SELECT /*+ BROADCAST(t), MERGE(u) */ t.id, u.id FROM t JOIN u ON t.n = u.n AND [t.a, u.a]",
+    "two tables in one argument": "SELECT t.id, u.id, x.id FROM t JOIN u ON t.n = u.n JOIN e2 x ON [t.a || u.a, x.v]",
+    # types of arguments, and of columns that pass by
+    "nested": "SELECT id, [arr], [st], [m], [st.x], [element_at(arr, 1)] FROM t",
+    "numbers and dates": "SELECT id, [d, '2020 03'], [dcm, '1 00'], [n > 2, 'true'], [ts, '2020'] FROM t",
+    "binary": "SELECT * FROM t WHERE [bin]",
+    "char": "SELECT x.id, x.c, y.id, y.v FROM e2 x LEFT JOIN e2 y ON [x.c, y.v] AND x.c <= y.c",
+    "collated": "SELECT t.id, x.s FROM t JOIN (SELECT id, v COLLATE UTF8_LCASE AS s FROM e2) x ON [t.a, x.s] AND t.id >= x.id",
+    "grouped by collation": "SELECT a COLLATE UNICODE_CI, count(*) FROM t WHERE [a COLLATE UTF8_LCASE] GROUP BY 1",
+    "nothing but NULL": "SELECT id, [NULL] FROM t WHERE [NULL] IS NULL",
+    "constants": "SELECT id FROM t WHERE ['red'] AND NOT ['x'] AND ([a] OR [b, 'red tea'])",
+    # the rest
+    "pipes": "FROM t |> EXTEND [a] AS q |> WHERE q |> AGGREGATE count(*) AS c GROUP BY grp",
+    "order": "SELECT id, [a] AS q, NOT q AS r FROM t ORDER BY [b] DESC NULLS LAST, id LIMIT 5 OFFSET 1",
+    "random": "SELECT t.id, u.id FROM (SELECT *, rand() r FROM t) t JOIN u ON [t.a, u.a] AND r >= 0",
+    "names": "SELECT `a b`.`x.y`, `ü😀` FROM (SELECT a AS `x.y`, n AS `ü😀` FROM t) `a b` WHERE [`a b`.`x.y`]",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stored(bare_spark):
+    """Tables in Parquet: t and u with texts, NULLs and duplicates, e empty, e2 of CHAR and VARCHAR."""
+    spark = bare_spark
+    for name in TABLES:
+        spark.catalog.dropTempView(name)  # would hide the table
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+    spark.sql(
+        "CREATE TABLE t USING parquet AS SELECT *, array(a, b) AS arr, named_struct('x', a, 'y', n) AS st, map('k', a) AS m, "
+        "CAST(a AS BINARY) AS bin, DATE'2020-01-01' + id AS d, CAST(n AS DECIMAL(10, 2)) AS dcm, TIMESTAMP'2020-01-05 12:00:00' AS ts "
+        f"FROM VALUES {ROWS} AS v(id, a, b, n, grp)"
+    )
+    spark.sql(
+        "CREATE TABLE u USING parquet AS SELECT * FROM VALUES (1, 'red', 1), (2, 'car tea', 2), (3, NULL, 3), (4, 'zzz', NULL), "
+        "(2, 'car tea', 2) AS v(id, a, n)"
+    )
+    spark.sql("CREATE TABLE e (id INT, a STRING) USING parquet")
+    spark.sql("CREATE TABLE e2 (id INT, c CHAR(12), v VARCHAR(20)) USING parquet")
+    spark.sql("INSERT INTO e2 VALUES (1, 'red', 'red'), (2, 'blue', 'x'), (3, NULL, NULL), (4, 'red car', '  red ')")
+    yield spark
+    for name in TABLES:
+        spark.sql(f"DROP TABLE {name}")
+
+
+def written(query: str, one: str, two: str) -> str:
+    """The query with `one` and `two` in the places of its questions."""
+
+    def condition(match: re.Match) -> str:
+        depth, cut = 0, None
+        for place, character in enumerate(match[1]):
+            depth += (character == "(") - (character == ")")
+            cut = place if character == "," and not depth else cut
+        return one.format(match[1]) if cut is None else two.format(match[1][:cut], match[1][cut + 1 :])
+
+    return re.sub(r"\[(.*?)\]", condition, query)
+
+
+def result(frame) -> tuple[Counter, list[str]]:
+    return Counter(repr(row) for row in map(tuple, frame.collect())), [field.dataType for field in frame.schema]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_any_sql(stored, spark, name):
+    settings = random.Random(f"{SEED} {name}").choice(SETTINGS)
+    print("seed", SEED, settings)
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    expected = spark.sql(
+        written(QUERIES[name], f"arrays_overlap({WORDS}, array('red'))", f"arrays_overlap({WORDS}, {WORDS})")
+    )
+    spark.conf.set("spark.quail.model", "scripted://overlap")
+    asked = spark.sql(written(QUERIES[name], "AI.IF(PROMPT('red {{0}}', {}))", "AI.IF(PROMPT('{{0}} {{1}}', {}, {}))"))
+    assert result(asked) == result(expected)
