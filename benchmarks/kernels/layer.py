@@ -16,7 +16,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from quail_spark.kernels import fp8
 from quail_spark.kernels.fp8 import FP8
+from quail_spark.kernels.gluon_gate_up import COLUMNS, gate_up_swiglu, pieces
+from quail_spark.kernels.mlp import BoundedMlp
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.kernels.scaled_linear import ScaledLinear, scaled_kinds
 from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise, swiglu
@@ -173,6 +176,21 @@ def products(b: Bench, s: Shape) -> None:
             b.add(f"{name} product, {kind}", lambda layer=layer, xq=xq: layer(xq), flops=flops, ceiling="fp8")
         w = weight.bfloat16()
         b.add(f"{name} product, bf16", lambda x=x, w=w: F.linear(x, w), flops=flops)
+    if BoundedMlp.serves(gate_up := _row_scaled(2 * s.intermediate, s.hidden)):
+        rows = fp8.bound(torch.randn(b.rows, s.hidden, device="cuda"))
+        plain, flops = fp8.Quantised(*rows[:2]), 4 * b.rows * s.intermediate * s.hidden
+        weight = pieces(gate_up.weight, COLUMNS)
+        b.add("gate-up product, SwiGLU, row", lambda: swiglu(gate_up(plain), "row"), flops=flops, ceiling="fp8")
+        b.add(
+            "gate-up product with SwiGLU inside, row",
+            lambda: gate_up_swiglu(*rows, weight, gate_up.scales),
+            flops=flops,
+            ceiling="fp8",
+        )
+
+
+def _row_scaled(out: int, into: int) -> ScaledLinear:
+    return ScaledLinear.from_plain(torch.randn(out, into, device="cuda") / into**0.5, "row")
 
 
 def documents(rows: int) -> Ragged:

@@ -5,7 +5,8 @@ The same function as `decoder.Decoder`, its oracle. A chunk runs through each la
     normed → QKV product → head norm + rotary + KV write → attention → O product
            → residual + norm → gate-up product → SwiGLU → down product → residual + norm → next layer
 
-Where a product takes FP8, the kernel before it quantises. The last layer computes K and V of all rows and everything
+Where a product takes FP8, the kernel before it quantises; on Hopper, by row, the gate-up product does SwiGLU and quantises itself
+(`mlp.BoundedMlp`). The last layer computes K and V of all rows and everything
 behind them only for the answer rows.
 """
 
