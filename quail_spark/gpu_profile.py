@@ -1,5 +1,7 @@
 """GPUs for the stages of AI operators alone: Spark's stage-level resource profiles. Driver-side, classic Spark."""
 
+from importlib.resources import files
+
 from quail_spark.optimizer.errors import ConfigError
 
 from .conf import PREFIX, QuailConf
@@ -7,6 +9,7 @@ from .scala import Catalyst, JavaObject
 
 PER_TASK, PER_EXECUTOR = "resources.gpuPerTask", "resources.gpuPerExecutor"
 EXECUTOR_GPU = "spark.executor.resource.gpu."
+VENDOR = "nvidia.com"  # as Kubernetes names it
 
 # (application id, GPUs per task, per executor) → profile: operators of one stage must have the same one
 _profiles: dict[tuple[str, float, int], JavaObject] = {}
@@ -39,7 +42,10 @@ def _registered(catalyst: Catalyst, context, per_task: float, per_executor: int)
     builder = resource.ResourceProfileBuilder().require(resource.TaskResourceRequests().resource("gpu", per_task))
     if per_executor:
         configured = context.getConf()
-        script, vendor = (configured.get(f"{EXECUTOR_GPU}{name}", "") for name in ("discoveryScript", "vendor"))
+        script = configured.get(
+            f"{EXECUTOR_GPU}discoveryScript", str(files("quail_spark") / "data" / "discover_gpus.sh")
+        )
+        vendor = configured.get(f"{EXECUTOR_GPU}vendor", VENDOR)
         builder.require(resource.ExecutorResourceRequests().resource("gpu", per_executor, script, vendor))
     try:
         profile = builder.build()

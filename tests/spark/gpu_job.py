@@ -35,9 +35,9 @@ def main(master: str, *settings: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     quail_spark.enable(spark, model=MODEL, progress="false", batch_rows=5)
     rows = sorted(row.id for row in spark.sql(QUERY).collect())
-    given = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).map(addresses).collect()
     application = spark.sparkContext.applicationId
-    engines = read_stats(application)
+    engines = read_stats(application)  # now: they end with their executors
+    given = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).map(addresses).collect()
     found = [
         {"device": e["device"], "run": e["run"], "rows": sum(o["rows"] for o in e["operators"].values())}
         for e in engines

@@ -72,6 +72,23 @@ def test_only_the_stages_of_ai_operators_are_given_gpus():
     assert set(rows) == {"cuda:5", "cuda:7"} and all(rows.values())
 
 
+def test_dynamic_allocation_starts_executors_with_gpus_for_those_stages():
+    """Executors of the other stages have none; a worker of two cores runs either."""
+    settings = gpus(worker=2, task=0)
+    for name in ("executor_resource_gpu_amount", "task_resource_gpu_amount"):
+        del settings[name]
+    settings |= {
+        "executor_cores": 1,
+        "dynamicAllocation_enabled": "true",
+        "dynamicAllocation_executorIdleTimeout": "5s",
+    }
+    settings |= {"dynamicAllocation_shuffleTracking_enabled": "true", "dynamicAllocation_minExecutors": 0}
+    wanted = {"quail_resources_gpuPerTask": 1, "quail_resources_gpuPerExecutor": 1}
+    result = run("5,7", "local-cluster[1,2,1024]", **settings, **wanted)
+    assert result["addresses"] == [[]] * 8
+    assert {engine["device"] for engine in result["engines"]} <= {"cuda:5", "cuda:7"}
+
+
 def test_partitions_take_turns_where_spark_manages_no_gpus():
     result = run("5,7,GPU-8f", "local[4]")
     assert result["addresses"] == [[]] * 8
