@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 
 from quail_spark.engine.evaluator import Answers, Texts
 from quail_spark.optimizer.errors import PromptError, RowError
@@ -64,9 +65,11 @@ def _valid(calls: Iterator) -> Iterator:
     """The batches, which pandas can't take with bytes that are no UTF-8 in a text."""
     try:
         yield from calls
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, pa.ArrowException) as error:
+        if not isinstance(error, UnicodeDecodeError) and "Wrapping" not in str(error):
+            raise
         raise RowError(
-            f"a text that an AI call reads is not valid UTF-8 ({error.reason}); accepted where the call runs as a UDF: "
+            f"a text that an AI call reads is not valid UTF-8 ({error}); accepted where the call runs as a UDF: "
             "make_valid_utf8(column)"
         ) from error
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quail_spark.engine.wire import decoded
 from quail_spark.optimizer.plan import TRUE, OperatorSpec
 
 from .engines import task_engine, task_settings
@@ -52,7 +53,9 @@ def run_filter(spec_json: str, columns: RowColumns, batches: Batches) -> Batches
 
 def _text(batch: pa.RecordBatch, names: tuple[str, ...], spec: OperatorSpec, item: int, predicate: int) -> str | None:
     used = spec.predicates[predicate].used
-    return batch.column(names[spec.predicates[predicate].arguments[used[0]].column])[item].as_py() if used else ""
+    if not used:
+        return ""
+    return decoded(batch.column(names[spec.predicates[predicate].arguments[used[0]].column]).slice(item, 1))[0]
 
 
 def texts(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch | list[list[str]]:
