@@ -28,7 +28,7 @@ WORDS = {
     "FullOuter": "full outer join",
     "LeftSemi": "left semi join (or EXISTS, IN)",
     "LeftAnti": "left anti join (or NOT EXISTS, NOT IN)",
-    "ExistenceJoin": "EXISTS or IN within another condition",
+    "ExistenceJoin": "join for EXISTS or IN within another condition",
 }
 
 
