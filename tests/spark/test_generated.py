@@ -65,6 +65,7 @@ def settings(seed: int) -> dict[str, str]:
         "spark.quail.join.blockRows": ["1", "3", "1024"],
         "spark.quail.join.broadcastBytes": ["0", "64m"],
         "spark.sql.cbo.enabled": ["true", "false"],
+        "spark.quail.prompt.layout": ["document_first", "literal", "auto", "auto"],
     }
     return {name: draw.choice(values) for name, values in choices.items()}
 

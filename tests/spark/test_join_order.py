@@ -150,6 +150,13 @@ def test_statistics_change_the_order(tables, rows):
     assert len(fewer) < len(asked(tables, " sizes"))
 
 
+def test_nothing_slow_is_broadcast_without_adaptive_plans(tables):
+    assert explained(tables, star("adaptive"))[0][0].startswith("order of questions: ")
+    tables.conf.set("spark.sql.adaptive.enabled", "false")
+    assert explained(tables, star("adaptive"))[0][0].startswith("order of questions as written (")
+    assert explained(tables, chain("adaptive"))[0][0].startswith("order of questions: ")  # its partners ask nothing
+
+
 def test_the_anchor_of_the_option_stands_first(tables):
     for anchor in ("a", "b"):
         _, operators = explained(tables, chain("hint", anchor=anchor))
