@@ -5,8 +5,8 @@ columns. Programs are as many as multiprocessors and work off tiles in turn, `GR
 what they share stays in L2. While one warpgroup is in its epilogue, the other's products and the copies for the next tile
 run on.
 
-The scales of the results are known before them: by Cauchy and Schwarz |gate · up| ≤ ‖x‖² ‖w_gate‖ ‖w_up‖, and |silu(gate)| ≤
-|gate|. `fold` divides the up rows by the norms, the kernel before hands over ‖x‖².
+The scales of the results are known before them: |silu(gate) · up| ≤ |gate · up|, which is at most ‖x‖² times a number that only
+the weights tell. `mlp.fold` divides the up rows by that, and the kernel before this hands over ‖x‖².
 """
 
 from functools import cache

@@ -28,8 +28,8 @@ def rows_of(count: int, hidden: int, device="cpu"):
 def test_folding_changes_no_result_and_keeps_every_product_within_its_bound():
     gate_up, scales, down = weights(256, 128)
     x = rows_of(50, 256)
-    aligned = fp8.dequantise_weight(gate_up, scales)[:128]
-    x = fp8.bound(torch.cat([x, aligned, -aligned]))
+    gate, up = torch.nn.functional.normalize(fp8.dequantise_weight(gate_up, scales)).chunk(2)
+    x = fp8.bound(torch.cat([x, gate, -gate, up + gate, up - gate]))
     plain = fp8.dequantise(fp8.Quantised(*x[:2]))
     folded_scales, folded_down = fold(gate_up, scales, down)
     before = rows.swiglu(plain @ fp8.dequantise_weight(gate_up, scales).T)
@@ -41,9 +41,10 @@ def test_folding_changes_no_result_and_keeps_every_product_within_its_bound():
 
 def test_bounds_are_reached_by_rows_that_point_along_the_weights():
     """A bound that were much too wide would leave the format's finest steps unused."""
-    gate_up, scales = fp8.quantise_weight(torch.randn(1, 256).repeat(2, 1), "row")
+    gate_up, scales = fp8.quantise_weight(10 * torch.randn(2, 256), "row")
     folded_scales, _ = fold(gate_up, scales, torch.randn(8, 1))
-    x = fp8.bound(fp8.dequantise_weight(gate_up, scales)[:1])
+    gate, up = torch.nn.functional.normalize(fp8.dequantise_weight(gate_up, scales))
+    x = fp8.bound((gate + up * torch.sign(gate @ up))[None])
     plain = fp8.dequantise(fp8.Quantised(*x[:2]))
     after = rows.swiglu(plain @ fp8.dequantise_weight(gate_up, folded_scales).T)
     assert 0.7 * fp8.FP8_MAX < (after / x.bounds).abs().max() <= fp8.FP8_MAX
