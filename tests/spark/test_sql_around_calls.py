@@ -86,6 +86,9 @@ QUERIES = {
 }  # fmt: skip
 
 
+NEEDS = {"recursion": "4.1"}  # Spark 4.0 fails at it, whatever the condition
+
+
 @pytest.fixture(scope="module")
 def stored(bare_spark):
     """Tables in Parquet: t and u with texts, NULLs and duplicates, e empty, e2 of CHAR and VARCHAR."""
@@ -129,6 +132,8 @@ def result(frame) -> tuple[Counter, list[str]]:
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_any_sql(stored, spark, name):
+    if spark.version < NEEDS.get(name, ""):
+        pytest.skip(f"Spark {spark.version} lacks it")
     settings = random.Random(f"{SEED} {name}").choice(SETTINGS)
     print("seed", SEED, settings)
     for key, value in settings.items():
