@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 import quail_spark
 from quail_spark import spark_ui
@@ -12,6 +13,7 @@ from quail_spark.spark_ui import SparkUi, _Forwarded
 from .oracle import answer
 
 TEXTS = [f"message {i % 20}" for i in range(30)]  # ten come twice
+JOBS = 20  # more than a test starts
 ROWS = ", ".join(f"({i}, '{text}')" for i, text in enumerate(TEXTS))
 
 
@@ -34,14 +36,21 @@ class Ui:
     def stages(self, operator: str) -> list[dict[str, float]]:
         """This operator's accumulators in every stage that has some, oldest first."""
         self._context.listenerBus().waitUntilEmpty()
-        store = self._context.statusStore()
-        numbers = sorted(s for job in items(store.jobsList(None)) for s in items(job.stageIds()))
-        found = [
-            {a.name(): float(a.value()) for a in items(store.lastStageAttempt(number).accumulatorUpdates())}
-            for number in dict.fromkeys(numbers)
-        ]
+        jobs = items(self._context.statusStore().jobsList(None))
+        latest = sorted(jobs, key=lambda job: job.jobId())[-JOBS:]
+        found = [self._accumulators(s) for s in sorted({s for job in latest for s in items(job.stageIds())})]
         wanted = [{n.split(": ")[1]: v for n, v in names.items() if n.startswith(operator)} for names in found]
         return [names for names in wanted if names]
+
+    def _accumulators(self, stage: int) -> dict[str, float]:
+        """By name; none of a stage that Spark has forgotten, which keeps a thousand."""
+        try:
+            shown = self._context.statusStore().lastStageAttempt(stage)
+        except Py4JJavaError as error:
+            if "NoSuchElementException" not in str(error):
+                raise
+            return {}
+        return {a.name(): float(a.value()) for a in items(shown.accumulatorUpdates())}
 
 
 @pytest.fixture
