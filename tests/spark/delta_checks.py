@@ -4,6 +4,7 @@ Each check is a function of the session and its random numbers. The last line pr
 """
 
 import json
+import re
 import sys
 import tempfile
 import traceback
@@ -63,7 +64,7 @@ def equal(found: Counter, expected: list) -> None:
 def planned(frame) -> bool:
     """Whether an AI operator stands in the plan, and no AI call outside of one."""
     plan = frame._jdf.queryExecution().executedPlan().toString()
-    return "AI filter" in plan or "AI join" in plan or "MapInArrow" in plan
+    return bool(re.search(r"\bai_(filter|join)-", plan)) and "ArrowEvalPython" not in plan
 
 
 def asked(spark: SparkSession) -> int:
