@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .fp8 import FP8
-from .launching import launch
+from .launching import launch, programs
 
 ROWS, COLUMNS, STEP = 64, 128, 128  # of a warpgroup; of gate and of up in a tile; of the inner dimension
 HALF, BLOCK, DEPTH = gl.constexpr(ROWS), gl.constexpr(COLUMNS), gl.constexpr(STEP)
@@ -159,9 +159,8 @@ def gate_up_swiglu(
     columns = weight.shape[0] // 2
     out = torch.empty(rows, columns, dtype=FP8, device=x.device)
     if rows:
-        programs = torch.cuda.get_device_properties(x.device).multi_processor_count
         launch(
-            gate_up_kernel, (programs,),
+            gate_up_kernel, (programs(x.device),),
             pieces(x, ROWS), weight, pieces(out, ROWS), x_scales, bounds, w_scales, rows, columns, depth,
             GROUP=GROUP, num_warps=4,
         )  # fmt: skip

@@ -27,6 +27,16 @@ def launch(kernel, grid: tuple[int, ...], *arguments, num_warps: int, **constant
         compiled[(*grid, 1, 1)](*arguments, *ordered)
 
 
+def on_hopper(device: torch.device | str) -> bool:
+    """Whether kernels in Gluon for Hopper run on `device`."""
+    return torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def programs(device: torch.device | str) -> int:
+    """Of a kernel that works off tiles: one for each multiprocessor, whose memory holds no second one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 @cache
 def _constants_of(kernel) -> tuple[str, ...] | None:
     """In the order of the signature; None in Triton's interpreter, which compiles nothing."""

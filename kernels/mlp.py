@@ -4,6 +4,7 @@ import torch
 
 from . import fp8
 from .fp8 import Bounded, Quantised
+from .launching import on_hopper
 from .linear import Linear
 from .scaled_linear import ScaledLinear
 from .triton_quantise import swiglu
@@ -38,10 +39,9 @@ class BoundedMlp:
     @staticmethod
     def serves(gate_up: Linear | ScaledLinear) -> bool:
         """Whether it may take this gate-up product's place."""
-        if gate_up.kind != "row" or gate_up.bias is not None or gate_up.weight.device.type != "cuda":
+        if gate_up.kind != "row" or gate_up.bias is not None or gate_up.in_features % 128 or gate_up.out_features % 256:
             return False
-        multiples = gate_up.in_features % 128 == gate_up.out_features % 256 == 0
-        return multiples and torch.cuda.get_device_capability(gate_up.weight.device) == (9, 0)
+        return on_hopper(gate_up.weight.device)
 
     def __call__(self, x: Bounded) -> torch.Tensor:
         from .gluon_gate_up import gate_up_swiglu

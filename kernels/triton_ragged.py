@@ -9,7 +9,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .fp8 import BLOCK, Quantised
-from .launching import launch
+from .launching import launch, on_hopper, programs
 from .ragged import PrefixGroup, Ragged
 from .sending import send
 from .triton_attention import attention_kernel
@@ -63,9 +63,9 @@ class TritonAttention:
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
         self._shared, self._slots = SHARED, None
         hopper = None
-        if _on_hopper(dim, device):
+        if dim in (64, 128) and on_hopper(device):
             cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
-            hopper = Long(cut, LONG_SEGMENT, LONG_PREFIX, _programs(device), kv_heads)
+            hopper = Long(cut, LONG_SEGMENT, LONG_PREFIX, programs(device), kv_heads)
         if _copying_pays(ragged, hopper):
             if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
@@ -148,17 +148,6 @@ class _Tables:
             TilePlan(tiles.view(-1, kernel.tiles.shape[1]), kernel.plain, starts, counts)
             for kernel, (tiles, starts, counts) in ((plan.short, sent[3:6]), (plan.long, sent[6:9]))
         )
-
-
-def _on_hopper(dim: int, device) -> bool:
-    return (
-        torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and dim in (64, 128)
-    )
-
-
-def _programs(device) -> int:
-    """One for each multiprocessor: its memory holds no second one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _copying_pays(ragged: Ragged, hopper: Long | None) -> bool:
