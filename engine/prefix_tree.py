@@ -40,10 +40,10 @@ class Node:
     children: list["Node"] = field(default_factory=list)
     leaf: Hashable = None
     marks: list[Hashable] = field(default_factory=list)
-    end: int = field(init=False)
 
-    def __post_init__(self):
-        self.end = self.start + len(self.tokens)
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
 
 
 def build(paths: Sequence[Path], least: int = LEAST_SHARED, least_saved: int = LEAST_SAVED) -> list[Node]:
@@ -112,7 +112,6 @@ def _split(node: Node, depth: int) -> Node:
     """Shorten `node` to `depth`; the rest of it becomes its only child."""
     lower = Node(node.tokens[depth - node.start :], depth, node.children, node.leaf, node.marks)
     node.tokens, node.children, node.leaf, node.marks = node.tokens[: depth - node.start], [lower], None, []
-    node.end = depth
     return lower
 
 
