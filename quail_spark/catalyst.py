@@ -169,7 +169,9 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
         refuse_unplanned(planning, unnested(planning, plan))
         return plan
     try:
-        rewritten = rewrite(planning, order_joins(planning, unnested(planning, plan)), None)
+        plan_now = unnested(planning, plan)
+        ordered = plan_now if planning.awaits_outer(plan_now) else order_joins(planning, plan_now)
+        rewritten = rewrite(planning, ordered, None)
         planned.add(planning)
         return rewritten
     except QuailError:
@@ -182,7 +184,7 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
 
 
 def unnested(planning: Planning, plan: JavaObject) -> JavaObject:
-    """The plan with joins for EXISTS and IN, if the correlated conditions of one of them call AI."""
+    """The plan with joins for EXISTS and IN, if one of them asks about its outer query's values."""
     return planning.catalyst.without_predicate_subqueries(plan) if planning.nests_ai(plan) else plan
 
 
@@ -198,6 +200,8 @@ def rewrite(
     rewritten = [rewrite(planning, child, below, asked_below_it) for child in children]
     if any(new is not old for new, old in zip(rewritten, children, strict=True)):
         plan = plan.withNewChildren(planning.catalyst.seq(rewritten))
+    if kind(plan) == "Filter" and planning.awaits_outer(plan):
+        return plan
     rule = RULES.get(kind(plan))
     if rule is None:
         if any(planning.calls_ai(e) for e in items(plan.expressions())):

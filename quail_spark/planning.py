@@ -126,8 +126,12 @@ class Planning:
         return self.builder.mentionsAi(plan)
 
     def nests_ai(self, plan: JavaObject) -> bool:
-        """Whether an EXISTS or IN subquery in this plan or below has an AI call among its correlated conditions."""
+        """Whether an EXISTS or IN subquery in this plan or below has an AI call that becomes a join's condition."""
         return self.builder.nestsAi(plan)
+
+    def awaits_outer(self, plan: JavaObject) -> bool:
+        """Whether Spark joins this plan of a subquery to its outer query later; then its filters are conditions of that join."""
+        return self.builder.awaitsOuter(plan)
 
     def note(self, reason: str) -> None:
         """Note, for EXPLAIN, what was not planned as asked (what runs as a plain UDF, say) and why."""

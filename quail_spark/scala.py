@@ -210,8 +210,9 @@ class Catalyst:
         return plan if same else self.project(wanted, plan)
 
     def without_predicate_subqueries(self, plan: JavaObject) -> JavaObject:
-        """Spark's own rewriting of EXISTS and IN into joins, which it would do later."""
-        return self.module("optimizer.RewritePredicateSubquery").apply(plan)
+        """Spark's own rewriting of EXISTS and IN into joins, which it would do later; conditions on a new join become its own."""
+        joined = self.module("optimizer.RewritePredicateSubquery").apply(plan)
+        return self.module("optimizer.PushPredicateThroughJoin").apply(joined)
 
     def map_in_arrow(
         self,

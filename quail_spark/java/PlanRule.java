@@ -6,7 +6,9 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InSubquery;
 import org.apache.spark.sql.catalyst.expressions.InputFileName;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
+import org.apache.spark.sql.catalyst.plans.logical.DomainJoin;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
@@ -49,7 +51,8 @@ public class PlanRule extends Rule {
       return false;
     }
     for (Iterator it = plan.expressions().iterator(); it.hasNext(); ) {
-      if (callsAi((Expression) it.next())) {
+      Expression expression = (Expression) it.next();
+      if (callsAi(expression) || nestsAi(expression)) {
         return true;
       }
     }
@@ -61,7 +64,26 @@ public class PlanRule extends Rule {
     return false;
   }
 
-  /** Whether an EXISTS or IN in this plan or below has an AI call among its values or correlated conditions. */
+  /**
+   * Whether a subquery's plan still has a DomainJoin, which stands for the outer query's values until Spark rewrites it to a
+   * join in the outer query's plan.
+   */
+  public static boolean awaitsOuter(QueryPlan plan) {
+    if (plan instanceof DomainJoin) {
+      return true;
+    }
+    for (Iterator it = plan.children().iterator(); it.hasNext(); ) {
+      if (awaitsOuter((QueryPlan) it.next())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /**
+   * Whether an EXISTS or IN in this plan or below has an AI call among its values or correlated conditions, or in a plan that
+   * awaits the outer query's.
+   */
   public static boolean nestsAi(QueryPlan plan) {
     if (!plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF())) {
       return false;
@@ -81,7 +103,9 @@ public class PlanRule extends Rule {
 
   private static boolean nestsAi(Expression expression) {
     if (expression instanceof Exists || expression instanceof InSubquery) {
-      return callsAi(expression);
+      Object subquery = expression instanceof Exists ? expression : ((InSubquery) expression).query();
+      QueryPlan plan = (QueryPlan) ((SubqueryExpression) subquery).plan();
+      return callsAi(expression) || (awaitsOuter(plan) && mentionsAi(plan));
     }
     for (Iterator it = expression.children().iterator(); it.hasNext(); ) {
       if (nestsAi((Expression) it.next())) {

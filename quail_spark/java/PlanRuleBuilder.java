@@ -26,6 +26,10 @@ public class PlanRuleBuilder extends AbstractFunction1 {
     return PlanRule.nestsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
+  public boolean awaitsOuter(Object plan) {
+    return PlanRule.awaitsOuter((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+  }
+
   public boolean callsAi(Object expression) {
     return PlanRule.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
