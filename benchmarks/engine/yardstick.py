@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ FP8_FLOPS, BF16_FLOPS = 1.979e15, 0.989e15  # NVIDIA H100 and H200 datasheets, d
 VLLM = {"filter": 16.90, "filters3": 27.05, "join": 22.51, "bio": 34.13, "agent": 5.68}
 READOUT = Readout((20611, 8214, 2514, 3007, 30351, 7833, 4049, 3557), 4)  # Qwen3's forms of TRUE and FALSE
 HEATING = 2.0
+GAPS = (0, 3, 10, 100, 1000, float("inf"))  # microseconds between kernels, by which a profile sorts them
 
 
 def least_work(workload: Workload) -> tuple[int, float]:
@@ -164,22 +166,35 @@ def shown(row: dict) -> str:
 
 
 def profile(evaluator: ModelEvaluator, workload: Workload, sessions: int, path: str | None) -> dict:
-    """Share of the wall time in which a kernel runs, and where the time goes by kernel."""
+    """Share of the time from the first kernel to the last in which one runs; where the time goes, and where it stands still."""
     heat(evaluator.runner)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run_once(evaluator, workload, sessions)
     kernels = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    spans = sorted((e.time_range.start, e.time_range.end) for e in kernels)
-    busy, reach = 0.0, spans[0][0]
-    for start, end in spans:
-        busy += max(0.0, end - max(start, reach))
+    spans = sorted((e.time_range.start, e.time_range.end, e.name) for e in kernels)
+    began, reach = spans[0][:2]
+    gaps = []  # microseconds, when, before which kernel
+    for start, end, name in spans:
+        if start > reach:
+            gaps.append((start - reach, reach - began, name))
         reach = max(reach, end)
+    whole = reach - began
     by_name: dict[str, float] = {}
     for e in kernels:
         by_name[e.name] = by_name.get(e.name, 0.0) + (e.time_range.end - e.time_range.start) / 1e6
     top = sorted(by_name.items(), key=lambda item: -item[1])[:14]
-    result = {"workload": workload.name, "busy": busy / (reach - spans[0][0]), "kernels_s": top}
-    print(f"profile of {workload.name}: a kernel runs {100 * result['busy']:.1f} % of the time")
+    result = {"workload": workload.name, "busy": 1 - sum(gap for gap, *_ in gaps) / whole, "kernels_s": top}
+    result["idle_by_gap_us"] = {
+        f"up to {most:g}": [sum(chosen) / 1e6, len(chosen)]
+        for least, most in pairwise(GAPS)
+        for chosen in [[gap for gap, *_ in gaps if least < gap <= most]]
+    }
+    result["longest_gaps"] = sorted(gaps, reverse=True)[:12]
+    print(f"profile of {workload.name}: a kernel runs {100 * result['busy']:.1f} % of {whole / 1e6:.3f} s")
+    for words, (seconds, count) in result["idle_by_gap_us"].items():
+        print(f"    idle {seconds:7.3f} s  in {count} gaps of {words} µs")
+    for gap, when, name in result["longest_gaps"]:
+        print(f"    idle {gap / 1e3:7.3f} ms at {when / 1e6:.3f} s, before {name[:80]}")
     for name, seconds in top:
         print(f"    {seconds:7.3f} s  {name[:110]}")
     return result
