@@ -112,6 +112,13 @@ SETTINGS = (
         "template has it (`literal`); `auto`: what is expected to cost less, for each question; see prompts.md.",
     ),
     Setting(
+        "statistics.footers",
+        "8",
+        _whole,
+        "Of how many Parquet files of a table the driver reads the footers for the planner, at most, where Spark has no "
+        "statistics of it (ANALYZE TABLE); 0: none.",
+    ),
+    Setting(
         "estimate.device",
         "",
         str,

@@ -10,7 +10,7 @@ from .anchors import anchor_placeholders, anchor_text
 from .join_cluster import Cluster, Filtered, Input, Joined, Written
 from .join_conditions import is_constant, sort_conditions
 from .join_sides import anchor_is_left
-from .planning import NotPlanned, Planning, expected_rows, plain_sql
+from .planning import NotPlanned, Planning, plain_sql
 from .scala import JavaObject, items, kind
 
 UNUSED = "unused"  # the column of an argument that no placeholder names
@@ -133,14 +133,16 @@ class Translation:
 
     def _statistics(self) -> dict[str, TableStats]:
         found: dict[str, TableStats] = {}
+        statistics = self._planning.statistics
         for number, table in enumerate(self.tables):
-            rows = known_rows(table.plan)
+            rows = statistics.rows_read(table.plan)
             if rows is None:
-                raise NotPlanned(f"Spark does not know how many rows {table.name} has")
-            known = table.plan.stats()
-            average = {name: n for name, e in table.read.items() if (n := _average_bytes(known, e)) is not None}
-            texts = table_stats(list(table.read), rows, int(str(known.sizeInBytes())), average)
-            distinct = {name: n for name, e in table.keys.items() if (n := _distinct(known, e)) is not None}
+                raise NotPlanned(f"it is not known how many rows {table.name} has")
+            lengths = {name: statistics.text_bytes(table.plan, e) for name, e in table.read.items()}
+            average = {name: n for name, n in lengths.items() if n is not None}
+            texts = table_stats(list(table.read), rows, int(str(table.plan.stats().sizeInBytes())), average)
+            counts = {name: statistics.distinct(table.plan, e) for name, e in table.keys.items()}
+            distinct = {name: n for name, n in counts.items() if n is not None}
             found[table.name] = replace(texts, distinct=distinct, source=self._source(number))
         return {
             name: replace(stats, distinct=self._assumed(name, found) | stats.distinct) for name, stats in found.items()
@@ -187,12 +189,6 @@ class Translation:
         return next((name for p in about_pairs for name in p.relations if name in side), None)
 
 
-def known_rows(plan: JavaObject) -> int | None:
-    """Rows of an input where Spark knows them; below a filter that Spark did not estimate, those that it reads."""
-    rows = expected_rows(plan)
-    return known_rows(plan.child()) if rows is None and kind(plan) in ("Project", "Filter") else rows
-
-
 def crosses(tree: Written) -> int:
     """Joins without a condition."""
     if isinstance(tree, Input):
@@ -204,19 +200,3 @@ def crosses(tree: Written) -> int:
 
 def _qualifiers(expression: JavaObject) -> set[str]:
     return {str(part).lower() for a in items(expression.references().toSeq()) for part in items(a.qualifier())}
-
-
-def _column_statistics(known: JavaObject, expression: JavaObject) -> JavaObject | None:
-    attributes = items(expression.references().toSeq())
-    found = known.attributeStats().get(attributes[0]) if len(attributes) == 1 else None
-    return None if found is None or found.isEmpty() else found.get()
-
-
-def _average_bytes(known: JavaObject, expression: JavaObject) -> float | None:
-    column = _column_statistics(known, expression)
-    return None if column is None or column.avgLen().isEmpty() else float(column.avgLen().get())
-
-
-def _distinct(known: JavaObject, expression: JavaObject) -> float | None:
-    column = _column_statistics(known, expression)
-    return None if column is None or column.distinctCount().isEmpty() else float(str(column.distinctCount().get()))

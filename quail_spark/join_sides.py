@@ -11,7 +11,7 @@ from .anchors import anchor_placeholders
 from .blocks import run_blocks
 from .join_conditions import Conditions, is_constant, side_of
 from .operators import RowColumns
-from .planning import InputColumns, Planning, side_size
+from .planning import InputColumns, Planning
 from .scala import JavaObject, items
 
 BLOCK_BYTES = 1 << 20
@@ -123,7 +123,10 @@ def anchor_is_left(planning: Planning, node: JavaObject, conditions: Conditions)
             return named == "left"
         planning.note(f"option anchor names {hint!r}, which Spark's optimizer has renamed; name a placeholder's number")
     texts = {side: [a for a in read if side_of(a, left, right) == side] for side in ("left", "right")}
-    choice = choose_anchor(side_size(node.left(), texts["left"]), side_size(node.right(), texts["right"]))
+    sizes = [
+        planning.statistics.size(side, texts[name]) for name, side in (("left", node.left()), ("right", node.right()))
+    ]
+    choice = choose_anchor(*sizes)
     first = next((a for a in read if not is_constant(a)), None)
     written = first is None or side_of(first, left, right) == "left"
     return written if choice is None else choice == 0

@@ -16,7 +16,6 @@ from quail_spark.optimizer.statistics import table_stats
 from .ai_calls import AiCall, ai_call, ai_expressions, given_options
 from .anchors import anchor_placeholders, anchor_text
 from .estimating import plan_context
-from .join_logical import known_rows
 from .planning import Planning
 from .scala import JavaObject, items
 
@@ -80,7 +79,7 @@ def _cheaper(planning: Planning, plan: JavaObject, calls: list[AiCall]) -> str:
     predicates = [p for call in calls if (p := _predicate(plan, call, sources)) is not None]
     whole: Plan | None = None
     for name, (node, columns) in sources.items():
-        rows = None if node is None else known_rows(node)
+        rows = None if node is None else planning.statistics.rows_read(node)
         size = None if node is None else int(str(node.stats().sizeInBytes()))
         relation = Relation(name, table_stats(sorted(columns), rows, size))
         whole = relation if whole is None else AiJoin("inner", whole, relation)

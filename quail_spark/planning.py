@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import signature
 
 from quail_spark.optimizer.anchor import SideSize
@@ -11,6 +12,7 @@ from quail_spark.optimizer.plan import LAYOUTS, OperatorSpec, Predicate
 
 from .conf import QuailConf
 from .gpu_profile import gpu_profile
+from .plan_statistics import PlanStatistics
 from .scala import Catalyst, JavaObject, items
 
 
@@ -103,6 +105,11 @@ class Planning:
         """Prompt layout of a call."""
         return options.layout or self.layout
 
+    @cached_property
+    def statistics(self) -> PlanStatistics:
+        """What is known of the sizes of inputs."""
+        return PlanStatistics(self.catalyst, self.builder, self.conf["statistics.footers"])
+
     @property
     def boolean_type(self) -> JavaObject:
         """Spark's BOOLEAN."""
@@ -152,8 +159,8 @@ class Planning:
         return self.restored(function, shown, names, kept, source, gpu_profile(self.catalyst, self.conf))
 
     def _input_size(self, plan: JavaObject, texts: list[JavaObject]) -> SideSize:
-        """As `side_size`; of what comes out of an AI operator Spark knows nothing, and its bytes mean nothing."""
-        size = side_size(plan, [text for text in texts if text.references().subsetOf(plan.outputSet())])
+        """As `PlanStatistics.size`; of what comes out of an AI operator Spark knows nothing, and its bytes mean nothing."""
+        size = self.statistics.size(plan, [text for text in texts if text.references().subsetOf(plan.outputSet())])
         shown = plan.toString() if size.rows is None else ""
         planned_below = any(operator.spec.name in shown for operator in self.operators)
         return replace(size, total_bytes=None) if planned_below else size
@@ -210,23 +217,6 @@ class Planning:
         except Exception:
             return False
         return not isinstance(parsed, UserDefinedType)
-
-
-def side_size(plan: JavaObject, texts: list[JavaObject]) -> SideSize:
-    """What Spark knows of an input and of the texts read there, without running anything."""
-    statistics = plan.stats()
-    lengths = []
-    for attribute in {a.exprId().id(): a for t in texts for a in items(t.references().toSeq())}.values():
-        column = statistics.attributeStats().get(attribute)
-        lengths.append(None if column.isEmpty() or column.get().avgLen().isEmpty() else column.get().avgLen().get())
-    text_bytes = None if None in lengths else float(sum(lengths))
-    return SideSize(expected_rows(plan), text_bytes, int(str(statistics.sizeInBytes())))
-
-
-def expected_rows(plan: JavaObject) -> int | None:
-    """Rows of a plan where Spark knows them without running anything."""
-    rows = plan.stats().rowCount()
-    return None if rows.isEmpty() else int(str(rows.get()))
 
 
 def plain_sql(expression: JavaObject) -> str:

@@ -42,6 +42,15 @@ public class PlanRuleBuilder extends AbstractFunction1 {
     return PlanRule.namesFile((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
 
+  public String footers(
+      org.apache.spark.sql.execution.datasources.FileIndex index,
+      org.apache.hadoop.conf.Configuration conf,
+      int most,
+      int seconds)
+      throws Exception {
+    return ParquetFooters.sample(index, conf, most, seconds);
+  }
+
   /** The plan with other expressions in place of the keys of a map, wherever they stand in its nodes. */
   public Object replaceExpressions(Object plan, java.util.Map replacements) {
     return ((org.apache.spark.sql.catalyst.plans.QueryPlan) plan)

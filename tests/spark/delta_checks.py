@@ -274,6 +274,17 @@ def check_aggregates_and_windows(spark, random):
     equal(got(ranked), [(p, max(i for q, i in new if q == p)) for p in {p for p, _ in new}])
 
 
+def check_sizes_are_known(spark, random):
+    """From the footers of the files of the version that is read, a partition's alone where one is chosen."""
+    table = rows(random, number=random.randint(40, 90))
+    save(spark, "raw", table, partitioned=True)
+    explained = quail_spark.explain(spark.sql(f"SELECT id FROM raw WHERE {IS_NEW}"))
+    assert f"{len(table)} rows)" in explained, explained
+    spark.sql("INSERT INTO raw VALUES (1000, 'z', 'one more')")
+    explained = quail_spark.explain(spark.sql(f"SELECT id FROM raw WHERE part = 'z' AND {IS_NEW}"))
+    assert "(about 1 row" in explained, explained
+
+
 CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
 
 
