@@ -10,7 +10,7 @@ from functools import partial
 from quail_spark.optimizer.plan import OperatorSpec
 
 from .blocks import PairColumns
-from .join_conditions import Conditions, sort_conditions
+from .join_conditions import Conditions, side_of, sort_conditions
 from .join_kinds import KINDS, join_type, refusal, refused_calls, words
 from .join_sides import Side, anchor_is_left, blocks, fits_broadcast, predicate, side_named
 from .keeping_kv import is_asked_later
@@ -57,7 +57,7 @@ def _joined(planning: Planning, node: JavaObject, required: set[int] | None) -> 
 
 def _inner(planning: Planning, node: JavaObject, conditions: Conditions, required: set[int] | None) -> JavaObject:
     if not conditions.about_pairs:
-        raise NotPlanned(f"ON of an {words(node)}: {'; '.join(conditions.reasons)}")
+        return _unplanned_inner(planning, node, conditions)
     for reason in conditions.reasons:
         planning.note(f"ON of an {words(node)}, on its rows: {reason}")
     if conditions.rest:
@@ -67,6 +67,14 @@ def _inner(planning: Planning, node: JavaObject, conditions: Conditions, require
         conditions.keys = [(b, a) for a, b in conditions.keys]
     joined = ai_join(planning, node, conditions, "inner", required)
     return planning.catalyst.filter(conditions.rest, joined)
+
+
+def _unplanned_inner(planning: Planning, node: JavaObject, conditions: Conditions) -> JavaObject:
+    """Left to the UDF, which Spark takes out of the condition: it must not take the rest for a cross join it has to refuse."""
+    planning.note(f"ON of an {words(node)}: {'; '.join(conditions.reasons)}")
+    left, right = node.left().outputSet(), node.right().outputSet()
+    about_both = any(side_of(condition, left, right) is None for condition in conditions.rest)
+    return planning.catalyst.crossed(node) if about_both else node
 
 
 def _anchored(

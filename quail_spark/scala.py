@@ -193,6 +193,11 @@ class Catalyst:
         no_hint = self._logical.JoinHint(self.option(None), self.option(None))
         return self._logical.Join(left, right, self.module(f"plans.{join_type}"), node.condition(), no_hint)
 
+    def crossed(self, node: JavaObject) -> JavaObject:
+        """An inner Join as CROSS JOIN, which may have a condition as well."""
+        cross = self.module("plans.Cross")
+        return self._logical.Join(node.left(), node.right(), cross, node.condition(), node.hint())
+
     def mirrored(self, node: JavaObject) -> JavaObject:
         """An inner or right outer Join with its sides exchanged (inner or left outer)."""
         join_type = {"RightOuter": "LeftOuter"}.get(kind(node.joinType()).rstrip("$"), "Inner")
