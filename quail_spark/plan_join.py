@@ -117,11 +117,11 @@ def _full_outer(planning: Planning, node: JavaObject, required: set[int] | None)
     planning.note("a full outer join is a left outer one, and the right rows without a match")
     matched = catalyst.in_order(_anchored(planning, outer, conditions, required), items(node.output()))
     missing = _anchored(planning, anti, sort_conditions(planning, anti), required, half=True)
-    kept = {a.exprId().id() for a in items(missing.output())}
+    kept = {a.exprId().id(): a for a in items(missing.output())}
     columns = [
-        catalyst.alias(a if a.exprId().id() in kept else catalyst.null(a.dataType()), a.name())
+        kept.get(a.exprId().id()) or catalyst.alias(catalyst.null(a.dataType()), a.name(), a)
         for a in items(matched.output())
-    ]
+    ]  # under their ids, by which Spark finds the outer query's values below either of the two
     return catalyst.union(matched, catalyst.project(columns, missing))
 
 
