@@ -1,6 +1,6 @@
 """Random SQL gives what it gives with a plain condition in the place of each AI call. See random_sql.py and plain_conditions.py.
 
-$QUAIL_SPARK_RANDOM_SQL is the number of queries, $QUAIL_SPARK_SEED the first seed, at random without it.
+$QUAIL_SPARK_RANDOM_SQL is the number of queries, $QUAIL_SPARK_SEED the first seed.
 `QUAIL_SPARK_RANDOM_SQL=1 QUAIL_SPARK_SEED=<seed>` runs one alone.
 """
 
@@ -14,7 +14,8 @@ from .plain_conditions import SETTINGS, ai_sql, create_tables, drop_tables, plai
 from .random_sql import RandomSql
 
 QUERIES = int(os.environ.get("QUAIL_SPARK_RANDOM_SQL", "16"))
-FIRST = int(os.environ.get("QUAIL_SPARK_SEED", random.randrange(1 << 30)))
+# The same in every run, so that a change is not blamed for what Spark refuses by chance.
+FIRST = int(os.environ.get("QUAIL_SPARK_SEED", "1"))
 OURS = {
     "spark.quail.prompt.layout": ["document_first", "literal", "auto"],
     "spark.quail.batch.rows": ["1", "256"],

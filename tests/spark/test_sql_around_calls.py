@@ -1,7 +1,7 @@
 """Any SQL around AI calls gives what the same SQL gives with a plain condition in the place of each call.
 
 `[a]` stands for a question about one text and `[a, b]` about two; see plain_conditions.py. Every query runs under
-settings drawn at random, with QUAIL_SPARK_SETTINGS=all under each.
+settings drawn by $QUAIL_SPARK_SEED, with QUAIL_SPARK_SETTINGS=all under each.
 """
 
 import os
@@ -13,7 +13,7 @@ import quail_spark
 
 from .plain_conditions import NO_CROSS_JOINS, SETTINGS, ai_sql, create_tables, drop_tables, plain_sql, result
 
-SEED = random.randrange(1 << 30)
+SEED = int(os.environ.get("QUAIL_SPARK_SEED", "0"))
 QUERIES = {
     # sets
     "union": "SELECT a FROM t WHERE [a] UNION SELECT a FROM u WHERE [a]",
