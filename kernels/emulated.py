@@ -2,9 +2,9 @@
 
 import torch
 
-from . import fp8
-from .mlp import fold
+from . import fp8, mlp, values
 from .rows import swiglu
+from .scaled_linear import ScaledLinear
 
 KINDS = (*fp8.KINDS, "bounded")
 
@@ -13,25 +13,51 @@ KINDS = (*fp8.KINDS, "bounded")
 def emulate(model, kind: str) -> None:
     """Quantise the layers' products in place: weights now, activations at each call.
 
-    `kind`: scales "row" or "block", or "bounded": by row, and the MLPs as `mlp.BoundedMlp`.
+    `kind`: scales "row" or "block", or "bounded": by row, attention's output as of `values.fold` and the MLPs as `mlp.BoundedMlp`.
     """
-    bounded = kind == "bounded"
+    if kind == "bounded":
+        for layer in model.model.layers:
+            layer.mlp.forward = _BoundedMlp(layer.mlp)
+            _bound_values(layer, model.config)
+            for name in "qkv":
+                _quantise(getattr(layer.self_attn, f"{name}_proj"), "row")
+        return
     for name, module in model.named_modules():
-        if bounded and name.endswith(".mlp"):
-            module.forward = _BoundedMlp(module)
-        elif isinstance(module, torch.nn.Linear) and ".layers." in name and not (bounded and ".mlp." in name):
-            scales = "row" if bounded else kind
-            module.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(module.weight, scales)))
-            module.register_forward_pre_hook(lambda _, args, kind=scales: (_rounded(args[0], kind), *args[1:]))
+        if isinstance(module, torch.nn.Linear) and ".layers." in name:
+            _quantise(module, kind)
+
+
+def _quantise(linear: torch.nn.Linear, kind: str) -> None:
+    linear.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(linear.weight, kind)))
+    linear.register_forward_pre_hook(lambda _, args: (_rounded(args[0], kind), *args[1:]))
+
+
+def _bound_values(layer, config) -> None:
+    """The O product of one layer: its input in units of the values' bounds, in FP8 without a scale of its own."""
+    attention = layer.self_attn
+    o, v = attention.o_proj, attention.v_proj
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    product = ScaledLinear(*fp8.quantise_weight(v.weight, "row"), "row", None if v.bias is None else v.bias.clone())
+    norm = layer.input_layernorm.weight
+    bound = values.bounds(product, norm, len(v.weight))
+    folded = values.fold(product, norm, o.weight.float(), heads, kv_heads)
+    o.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(folded, "row")))
+    units = bound.unflatten(0, (kv_heads, -1)).repeat_interleave(heads // kv_heads, 0).flatten()
+
+    def in_units(_, args):
+        mixed = (args[0] / units * fp8.FP8_MAX).clamp(-fp8.FP8_MAX, fp8.FP8_MAX).to(fp8.FP8)
+        return (mixed.to(args[0].dtype) / fp8.FP8_MAX, *args[1:])
+
+    o.register_forward_pre_hook(in_units)
 
 
 class _BoundedMlp:
     """The forward of one MLP: float32 [..., hidden] → the same shape."""
 
-    def __init__(self, mlp):
-        values, scales = fp8.quantise_weight(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), "row")
-        scales, down = fold(values, scales, mlp.down_proj.weight)
-        self._gate_up = fp8.dequantise_weight(values, scales)
+    def __init__(self, module):
+        rows, scales = fp8.quantise_weight(torch.cat([module.gate_proj.weight, module.up_proj.weight]), "row")
+        scales, down = mlp.fold(rows, scales, module.down_proj.weight)
+        self._gate_up = fp8.dequantise_weight(rows, scales)
         self._down = fp8.dequantise_weight(*fp8.quantise_weight(down, "row"))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ RUN = 64
 COLUMNS = gl.constexpr(64)  # that one copy brings: 128 bytes, as the swizzled layout has them
 KEYS = gl.constexpr(128)  # of a step
 STAGES = gl.constexpr(3)
+BY_BLOCK, BOUNDED_VALUES = gl.constexpr(1), gl.constexpr(2)
 PIECE = gl.NVMMASharedLayout.get_default_for([RUN, COLUMNS.value], gl.bfloat16)
 
 
@@ -170,17 +171,19 @@ def _queries(
 @gluon.jit
 def _store(
     out, total, first, count, head, values, value_stride, scales, scale_stride, buffer,
-    PART: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, BY_BLOCK: gl.constexpr, O: gl.constexpr,  # noqa: E741
+    PART: gl.constexpr, GROUP: gl.constexpr, DIM: gl.constexpr, MODE: gl.constexpr, O: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
     """64 rows of the output, through `buffer` in shared memory: from there each warp writes whole lines."""
     row = PART * 64 + gl.arange(0, 64, gl.SliceLayout(1, O))
     real = row // GROUP < count
     out = out * gl.expand_dims(1.0 / gl.where(real, gl.convert_layout(total, gl.SliceLayout(1, O)), 1.0), 1)
-    if BY_BLOCK:
+    if MODE == BY_BLOCK:
         largest = gl.maximum(gl.max(gl.abs(out), 1), 1e-12)
         lane = head * GROUP + row % GROUP
         gl.store(scales + lane.to(gl.int64) * scale_stride + first + row // GROUP, largest / 448.0, mask=real)
         out = out * gl.expand_dims(448.0 / largest, 1)
+    elif MODE == BOUNDED_VALUES:
+        out = out * 448.0
     buffer.store(out.to(buffer.dtype))
     gl.thread_barrier()
     LINES: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // DIM, DIM // 8], [4, 1], [1, 0])
@@ -197,7 +200,7 @@ def _store(
 def _attend_half(
     q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffer, k_buffers, v_buffers, k_ready, v_ready, free,
     values, value_stride, scales, scale_stride, factor,
-    PART: gl.constexpr, GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, BY_BLOCK: gl.constexpr,
+    PART: gl.constexpr, GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, MODE: gl.constexpr,
 ):  # fmt: skip
     """64 rows of every item: those from 64 · PART."""
     S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, KEYS, 16])
@@ -251,14 +254,14 @@ def _attend_half(
         mbarrier.arrive(free.index(last), count=1)
         _store(
             out, total, first, count, head, values, value_stride, scales, scale_stride, q_buffer,
-            PART, GROUP, DIM, BY_BLOCK, O,
+            PART, GROUP, DIM, MODE, O,
         )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["waves"])
 def long_attention_kernel(
     q, q_stride, own, pool_k, pool_v, tiles, items, waves, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
-    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, BY_BLOCK: gl.constexpr,
+    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, MODE: gl.constexpr,
 ):  # fmt: skip
     """`items` [waves, programs]: tile · KV_HEADS + head, or −1; tiles as in `triton_plan.TilePlan`; the others as of `attention_kernel`."""
     dtype: gl.constexpr = q.dtype.element_ty
@@ -282,8 +285,8 @@ def long_attention_kernel(
     gl.thread_barrier()
     gl.warp_specialize(
         [
-            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(0), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 0, GROUP, KV_HEADS, DIM, BOUNDED, BY_BLOCK)),
-            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(1), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 1, GROUP, KV_HEADS, DIM, BOUNDED, BY_BLOCK)),
+            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(0), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 0, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
+            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(1), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 1, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
             (_copy_keys, (own, pool_k, pool_v, tiles, items, waves, run_starts, k_halves, v_halves, k_ready, v_ready, free, KV_HEADS, DIM)),
         ],
         [4, 1],
@@ -297,25 +300,24 @@ def attend_long(
     pools: tuple[torch.Tensor, torch.Tensor],
     table,
     items: torch.Tensor,
-    lows: torch.Tensor,
-    highs: torch.Tensor,
+    bounds: tuple[torch.Tensor, torch.Tensor],
     out: torch.Tensor | Quantised,
+    mode: int,
     factor: float,
     bounded: bool,
 ) -> None:
     """The queries of a table's tiles over their prefixes and own rows → their rows of `out`, as in `TritonAttention.attend`.
 
     `q` [queries, heads, dim], `own` [rows, 2 · kv_heads · dim], pools [slots, kv_heads, dim]; slots behind a partial run
-    must hold finite values. `table`: a `TilePlan` on the device; `items` as of `Plan`. `factor`: softmax scale · log2(e).
+    must hold finite values. `table`: a `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of `out`, as `attention_kernel`'s. `factor`: softmax scale · log2(e).
     """
     heads, dim = q.shape[1:]
     kv_heads, (waves, programs) = pools[0].shape[1], items.shape
-    by_block = isinstance(out, Quantised)
-    values, scales = out if by_block else (out, out)
+    values, scales = out if mode == BY_BLOCK.value else (out, out)
     keys = [TensorDescriptor.from_tensor(x.flatten(1), [RUN, COLUMNS.value], PIECE) for x in (own, *pools)]
     launch(
         long_attention_kernel, (programs,),
-        q, q.stride(0), *keys, table.tiles, items, waves, lows, highs, table.run_starts, table.run_counts,
-        values, values.stride(0), scales, scales.stride(1) if by_block else 0, factor,
-        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, BOUNDED=bounded, BY_BLOCK=by_block, num_warps=4,
+        q, q.stride(0), *keys, table.tiles, items, waves, *bounds, table.run_starts, table.run_counts,
+        values, values.stride(0), scales, scales.stride(1), factor,
+        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, BOUNDED=bounded, MODE=mode, num_warps=4,
     )  # fmt: skip

@@ -45,6 +45,12 @@ class Linear:
             return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
         return residual + F.linear(x, self.weight, self.bias)
 
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
+        """`plus` in place, for a weight that is not packed."""
+        residual.addmm_(x, self.weight.t())
+        if self.bias is not None:
+            residual += self.bias
+
 
 class GatedMLP:
     """residual + (silu(x Gᵀ) · (x Uᵀ)) Dᵀ. `gate_up` [2·n, in] = (G over U), `down` [in, n]; biases or None."""

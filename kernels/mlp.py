@@ -18,8 +18,9 @@ class Mlp:
     def __init__(self, gate_up: Linear | ScaledLinear, down: Linear | ScaledLinear):
         self.kind, self._gate_up, self._down = gate_up.kind, gate_up, down
 
-    def __call__(self, x) -> torch.Tensor:
-        return self._down(swiglu(self._gate_up(x), self._down.kind))
+    def add_to(self, residual: torch.Tensor, x) -> None:
+        """residual += the MLP of `x`, in place; [rows, hidden]."""
+        self._down.add_to(residual, swiglu(self._gate_up(x), self._down.kind))
 
 
 class BoundedMlp:
@@ -43,10 +44,11 @@ class BoundedMlp:
             return False
         return on_hopper(gate_up.weight.device)
 
-    def __call__(self, x: Bounded) -> torch.Tensor:
+    def add_to(self, residual: torch.Tensor, x: Bounded) -> None:
+        """As of `Mlp`."""
         from .gluon_gate_up import gate_up_swiglu
 
-        return self._down(Quantised(gate_up_swiglu(*x, self._gate_up, self._scales), x.bounds))
+        self._down.add_to(residual, Quantised(gate_up_swiglu(*x, self._gate_up, self._scales), x.bounds))
 
 
 def fold(gate_up: torch.Tensor, scales: torch.Tensor, down: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Linear layers with FP8 weights on `Quantised` activations, through torch's scaled products (cuBLASLt).
+"""Linear layers with FP8 weights on `Quantised` activations, through torch's scaled products, or cuBLASLt itself to add to the residual.
 
 By row: one scale a token and one an output channel. By block: 1 × 128 for activations, 128 × 128 for weights. Results are
 bfloat16. Where the card has no such product the weight is kept in bfloat16 and activations arrive unquantised.
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from . import fp8
+from .cublaslt import AddingProduct
 from .fp8 import Quantised
 
 ROW_MULTIPLE = 4  # rows of a block-scaled product: its scales' columns start at 16-byte addresses
@@ -49,6 +50,8 @@ class ScaledLinear:
             if stored_by_row:
                 weight, scales = fp8.quantise_weight(fp8.dequantise_weight(weight, scales), "block")
             self.weight, self.scales = weight, scales.contiguous().t()
+        served = kind is not None and AddingProduct.serves(weight.device)
+        self._adding = AddingProduct(self.weight, self.scales, kind) if served else None
 
     @classmethod
     def from_plain(cls, weight: torch.Tensor, kind: str, bias: torch.Tensor | None = None) -> "ScaledLinear":
@@ -58,14 +61,30 @@ class ScaledLinear:
     def __call__(self, x: Quantised | torch.Tensor) -> torch.Tensor:
         if self.kind is None:
             return F.linear(x, self.weight, self.bias)
-        if self.kind == "row":
-            out = torch._scaled_mm(
-                x.values, self.weight.t(), x.scales, self.scales, out_dtype=torch.bfloat16, use_fast_accum=True
-            )
-        else:
-            out = self._by_block(x)
         # cuBLAS has no row-scaled product with a bias for every shape.
+        out = self._product(x)
         return out if self.bias is None else out.add_(self.bias)
+
+    def add_to(self, residual: torch.Tensor, x: Quantised | torch.Tensor) -> None:
+        """residual += x Wᵀ + b, in place; bfloat16 [rows, out], contiguous."""
+        if self.kind is None:
+            residual.addmm_(x, self.weight.t())
+        elif not self._added(residual, x):
+            residual += self._product(x)
+        if self.bias is not None:
+            residual += self.bias
+
+    def _added(self, residual: torch.Tensor, x: Quantised) -> bool:
+        """Whether one kernel did it."""
+        whole = self.kind == "row" or len(residual) % ROW_MULTIPLE == 0
+        return whole and self._adding is not None and self._adding.add(x, residual)
+
+    def _product(self, x: Quantised) -> torch.Tensor:
+        if self.kind == "block":
+            return self._by_block(x)
+        return torch._scaled_mm(
+            x.values, self.weight.t(), x.scales, self.scales, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     def _by_block(self, x: Quantised) -> torch.Tensor:
         rows = len(x.values)

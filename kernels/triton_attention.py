@@ -8,7 +8,7 @@ Both parts run through one online softmax (FlashAttention; Dao 2023): there is n
 import triton
 import triton.language as tl
 
-PLAIN, BY_BLOCK = tl.constexpr(0), tl.constexpr(1)
+PLAIN, BY_BLOCK, BOUNDED_VALUES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
@@ -91,6 +91,8 @@ def attention_kernel(
     target = values + (query.to(tl.int64) * value_stride + lane)[:, None] + column[None, :]
     if MODE == PLAIN:
         tl.store(target, out.to(values.dtype.element_ty), mask=real[:, None])
+    elif MODE == BOUNDED_VALUES:
+        tl.store(target, (out * 448.0).to(tl.float8e4nv), mask=real[:, None])
     else:
         largest = tl.maximum(tl.max(tl.abs(out), 1), 1e-12)
         tl.store(scales + (head * GROUP + flat % GROUP).to(tl.int64) * scale_stride + query, largest / 448.0, mask=real)

@@ -1,4 +1,4 @@
-"""Triton kernels between the products: residual + RMS norm, SwiGLU, each with quantisation to FP8 in the same pass.
+"""Triton kernels between the products: RMS norm, SwiGLU, each with quantisation to FP8 in the same pass.
 
 `kind` is "row" or "block" (see `fp8`) for a `Quantised` result, or None for the dtype of the input; the norm also gives
 `Bounded` rows. Rows are contiguous.
@@ -37,30 +37,14 @@ def store_rows(
 
 
 @triton.jit
-def _add_norm(
-    delta,
-    residual,
-    weight,
-    values,
-    scales,
-    bounds,
-    scale_stride,
-    eps,
-    COLUMNS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    ADD: tl.constexpr,
-    MODE: tl.constexpr,
-    BOUND: tl.constexpr,
-):
+def _norm(
+    rows, weight, values, scales, bounds, scale_stride, eps,
+    COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, BOUND: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     at = tl.arange(0, BLOCKS)[:, None] * 128 + tl.arange(0, 128)[None, :]
     real = at < COLUMNS
-    place = row.to(tl.int64) * COLUMNS + at
-    x = tl.load(residual + place, mask=real, other=0.0)
-    if ADD:
-        x = (x.to(tl.float32) + tl.load(delta + place, mask=real, other=0.0).to(tl.float32)).to(x.dtype)
-        tl.store(residual + place, x, mask=real)
-    x = x.to(tl.float32)
+    x = tl.load(rows + row.to(tl.int64) * COLUMNS + at, mask=real, other=0.0).to(tl.float32)
     x = x * tl.rsqrt(tl.sum(x * x) / COLUMNS + eps) * tl.load(weight + at, mask=real, other=0.0)
     if BOUND is not None:
         tl.store(bounds + row, tl.maximum(tl.sum(x * x) * BOUND, 1e-12))
@@ -88,24 +72,19 @@ def _quantise(x, values, scales, scale_stride, COLUMNS: tl.constexpr, BLOCKS: tl
     store_rows(piece, at, real, values, scales, row, scale_stride, first_block, COLUMNS, BLOCKS, MODE)
 
 
-def add_rms_norm(
-    residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, kind: str | None
-):
-    """residual += delta, in place and rounded to its dtype, then `rows.rms_norm` of it. [rows, columns]; `weight` float32.
-
-    `kind` may be "bounded" too.
-    """
-    rows, columns = residual.shape
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, kind: str | None):
+    """`rows.rms_norm` of `x` [rows, columns]; `weight` float32. `kind` may be "bounded" too."""
+    rows, columns = x.shape
     bounded = kind == "bounded"
     kind = "row" if bounded else kind
-    result, values, scales = _result(rows, columns, kind, residual)
+    result, values, scales = _result(rows, columns, kind, x)
     bounds = torch.empty_like(scales) if bounded else scales
     if rows:
         blocks = triton.next_power_of_2(triton.cdiv(columns, BLOCK))
         launch(
-            _add_norm, (rows,),
-            residual if delta is None else delta, residual, weight, values, scales, bounds, scales.stride(-1), eps,
-            COLUMNS=columns, BLOCKS=blocks, ADD=delta is not None, MODE=MODES[kind], BOUND=BOUND if bounded else None,
+            _norm, (rows,),
+            x, weight, values, scales, bounds, scales.stride(-1), eps,
+            COLUMNS=columns, BLOCKS=blocks, MODE=MODES[kind], BOUND=BOUND if bounded else None,
             num_warps=max(1, blocks // 32),
         )  # fmt: skip
     return Bounded(values, scales, bounds) if bounded else result

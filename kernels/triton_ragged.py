@@ -8,11 +8,11 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .fp8 import BLOCK, Quantised
+from .fp8 import FP8, Quantised
 from .launching import launch, on_hopper, programs
 from .ragged import PrefixGroup, Ragged
 from .sending import send
-from .triton_attention import attention_kernel
+from .triton_attention import BOUNDED_VALUES, BY_BLOCK, PLAIN, attention_kernel
 from .triton_plan import Cut, Kernels, Long, Plan, TilePlan, plan_all, plan_answers, stretches
 
 
@@ -82,8 +82,9 @@ class TritonAttention:
     ) -> None:
         """Every new token. `qkv` [rows, heads + 2·kv_heads, dim], pools [slots, kv_heads, dim] → `out` [rows, heads, dim].
 
-        `out` may be `Quantised` by block instead, [rows, heads · dim] with dim 128: one head has one scale. `qkv` and
-        `out` may have more rows than the chunk has tokens; those are neither read nor written.
+        `out` may be `Quantised` by block instead, [rows, heads · dim] with dim 128: one head has one scale. Or it is e4m3 and
+        takes 448 times the result, for values that are at most 1 (`values.fold`). `qkv` and `out` may have more rows than the
+        chunk has tokens; those are neither read nor written.
         """
         self._run(self._all, qkv[:, :heads], qkv[:, heads:], pool_k, pool_v, out, OWN)
 
@@ -109,14 +110,15 @@ class TritonAttention:
         if len(long.tiles):
             from .gluon_attention import attend_long  # Gluon needs the card
 
-            pools = (pool_k, pool_v)
-            attend_long(q, own, pools, long, tables.items, tables.lows, tables.highs, out, _factor(dim), self.bounded)
+            bounds = (tables.lows, tables.highs)
+            attend_long(
+                q, own, (pool_k, pool_v), long, tables.items, bounds, out, _mode(out), _factor(dim), self.bounded
+            )
 
     def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch) -> None:
         """The portable kernel. `pools` None: tiles without a prefix."""
-        dim, by_block, short = q.shape[-1], isinstance(out, Quantised), tables.short
-        assert not by_block or dim == BLOCK
-        values, scales = out if by_block else (out, out)
+        dim, mode, short = q.shape[-1], _mode(out), tables.short
+        values, scales = out if isinstance(out, Quantised) else (out, out)
         own_keys = TensorDescriptor(own, own.shape, own.stride(), [shape.keys, dim])
         keys = (
             [TensorDescriptor.from_tensor(pool.flatten(1), [shape.run, dim]) for pool in pools]
@@ -126,9 +128,9 @@ class TritonAttention:
         launch(
             attention_kernel, ((tiles.stop - tiles.start) * self.kv_heads,),
             q, q.stride(0), own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
-            values, values.stride(0), scales, scales.stride(1) if by_block else 0, _factor(dim),
+            values, values.stride(0), scales, scales.stride(1), _factor(dim),
             GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=shape.rows, KEYS=shape.keys, RUN=shape.run,
-            PREFIX=pools is not None, BOUNDED=self.bounded, MODE=int(by_block),
+            PREFIX=pools is not None, BOUNDED=self.bounded, MODE=mode,
             STAGES=shape.stages, num_warps=shape.warps,
         )  # fmt: skip
 
@@ -182,6 +184,13 @@ def _compacted(ragged: Ragged) -> Ragged:
         groups.append(PrefixGroup(g.first, g.last, torch.arange(at, at + len(g.slots))))
         at += len(g.slots)
     return Ragged(ragged.starts, groups, ragged.answers)
+
+
+def _mode(out: torch.Tensor | Quantised) -> int:
+    """Of the kernels: how the output is written."""
+    if isinstance(out, Quantised):
+        return BY_BLOCK.value
+    return BOUNDED_VALUES.value if out.dtype == FP8 else PLAIN.value
 
 
 def _factor(dim: int) -> float:

@@ -2,11 +2,11 @@
 
 The same function as `decoder.Decoder`, its oracle. A chunk runs through each layer whole:
 
-    normed → QKV product → head norm + rotary + KV write → attention → O product
-           → residual + norm → gate-up product → SwiGLU → down product → residual + norm → next layer
+    norm → QKV product → head norm + rotary + KV write → attention → O product onto the residual
+         → norm → gate-up product → SwiGLU → down product onto the residual → next layer
 
-Where a product takes FP8, the kernel before it quantises; on Hopper, by row, the gate-up product does SwiGLU and quantises itself
-(`mlp.BoundedMlp`). The last layer computes K and V of all rows and everything
+Where a product takes FP8, the kernel before it quantises; by row, attention does so itself (`values`), and on Hopper the gate-up
+product with SwiGLU (`mlp.BoundedMlp`). The last layer computes K and V of all rows and everything
 behind them only for the answer rows.
 """
 
@@ -15,18 +15,20 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from quail_spark.kernels.fp8 import FP8, FP8_MAX, Quantised
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.sending import send
-from quail_spark.kernels.triton_quantise import add_rms_norm, empty_quantised, quantise
+from quail_spark.kernels.triton_quantise import empty_quantised, quantise, rms_norm
 from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
 from quail_spark.kernels.triton_rope import turn_heads
+from quail_spark.kernels.values import can_fold, fold
 
 from ..batch import Batch
 from ..kv import PagePool
 from .decoder import HeadRows
 from .facts import ModelFacts
 from .rope import rotary
-from .weights import Matrix, mlp, paired, product, stacked
+from .weights import Matrix, mlp, paired, plain, product, stacked
 
 
 class CudaLayer:
@@ -56,7 +58,11 @@ class CudaLayer:
         else:
             self.qkv = fused("q", "k", "v")
         self.first = self.kv if last else self.qkv
-        self.o = fused("o")
+        o = weights["o"]
+        self.bounded_values = can_fold(self.first, tuple(o.shape), kind)
+        if self.bounded_values:
+            o = fold(self.first, self.attention_norm, plain(o, torch.float32), facts.heads, facts.kv_heads)
+        self.o = product(o, kind, bias("o"), dtype)
         self.mlp = mlp(fused("gate", "up"), weights["down"], kind, bias("down"), dtype)
 
 
@@ -121,44 +127,44 @@ class CudaDecoder:
         sent = _Sent.of(batch, self.device)
         attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, self._bounded)
         x = F.embedding(sent.tokens, self.embedding)
-        normed = add_rms_norm(x, None, self.layers[0].attention_norm, c.norm_eps, self.layers[0].first.kind)
+        scales = torch.full((len(x), 1), 1 / FP8_MAX, device=self.device)
         for index, layer in enumerate(self.layers[:-1]):
+            normed = rms_norm(x, layer.attention_norm, c.norm_eps, layer.qkv.kind)
             qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
             self._turned(qkv, c.heads, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, index))
-            mixed = self._attended(attention, qkv, layer.o.kind, *pool.layer(index))
-            following, product = self.layers[index + 1], self._mlp(layer, mixed, x)
-            normed = add_rms_norm(x, product, following.attention_norm, c.norm_eps, following.first.kind)
-        return self._answers(sent, pool, attention, x, normed) @ head_rows.T
+            self._behind(layer, x, self._attended(attention, layer, qkv, scales, *pool.layer(index)))
+        return self._answers(sent, pool, attention, x) @ head_rows.T
 
-    def _answers(self, sent: _Sent, pool: PagePool, attention: TritonAttention, x, normed) -> torch.Tensor:
+    def _answers(self, sent: _Sent, pool: PagePool, attention: TritonAttention, x) -> torch.Tensor:
         """The last layer and the final norm: float32 [answers, hidden]."""
         c, layer, last = self.config, self.layers[-1], self.config.layers - 1
-        kv = layer.kv(normed).unflatten(1, (-1, c.head_dim))
+        kv = layer.kv(rms_norm(x, layer.attention_norm, c.norm_eps, layer.kv.kind)).unflatten(1, (-1, c.head_dim))
         self._turned(kv, 0, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, last))
         if not len(sent.answer_rows):
             return torch.empty(0, c.hidden, device=self.device)
         x = x.index_select(0, sent.answer_rows)
-        normed = add_rms_norm(x, None, layer.attention_norm, c.norm_eps, layer.q.kind)
-        q = layer.q(normed).unflatten(1, (-1, c.head_dim))
+        q = layer.q(rms_norm(x, layer.attention_norm, c.norm_eps, layer.q.kind)).unflatten(1, (-1, c.head_dim))
         self._turned(q, c.heads, 0, sent.positions.index_select(0, sent.answer_rows), layer.norms, None)
         mixed = attention.attend_last(q, kv, *pool.layer(last)).flatten(1)
-        x += self._mlp(layer, self._quantised(mixed, layer.o.kind), x)
-        return add_rms_norm(x.float(), None, self.final_norm, c.norm_eps, None)
+        self._behind(layer, x, self._quantised(mixed, layer.o.kind))
+        return rms_norm(x.float(), self.final_norm, c.norm_eps, None)
 
-    def _mlp(self, layer: CudaLayer, mixed, x) -> torch.Tensor:
-        """From attention's output to the down product, which is still to be added to `x`; adds the O product to it."""
-        return layer.mlp(add_rms_norm(x, layer.o(mixed), layer.mlp_norm, self.config.norm_eps, layer.mlp.kind))
+    def _behind(self, layer: CudaLayer, x, mixed) -> None:
+        """What follows attention's output in a layer, added to `x`."""
+        layer.o.add_to(x, mixed)
+        layer.mlp.add_to(x, rms_norm(x, layer.mlp_norm, self.config.norm_eps, layer.mlp.kind))
 
-    def _attended(self, attention: TritonAttention, qkv, kind: str | None, pool_k, pool_v):
-        """Attention of all rows, as the O product takes it."""
-        c, rows = self.config, len(qkv)
+    def _attended(self, attention: TritonAttention, layer: CudaLayer, qkv, scales, pool_k, pool_v):
+        """Attention of all rows, as the O product takes it. `scales`: of rows with bounded values."""
+        c, rows, kind = self.config, len(qkv), layer.o.kind
         if kind == "block" and c.head_dim == 128:
             out = empty_quantised(rows, c.heads * c.head_dim, kind, self.device)
             attention.attend(qkv, c.heads, pool_k, pool_v, out)
             return out
-        out = torch.empty(rows, c.heads, c.head_dim, dtype=self.dtype, device=self.device)
+        dtype = FP8 if layer.bounded_values else self.dtype
+        out = torch.empty(rows, c.heads, c.head_dim, dtype=dtype, device=self.device)
         attention.attend(qkv, c.heads, pool_k, pool_v, out)
-        return self._quantised(out.flatten(1), kind)
+        return Quantised(out.flatten(1), scales) if layer.bounded_values else self._quantised(out.flatten(1), kind)
 
     def _quantised(self, x, kind: str | None):
         return x if kind is None else quantise(x, kind)

@@ -69,8 +69,8 @@ def random_ragged(rng, free, groups, longest, pool_pages=4000) -> Ragged:
     return Ragged([0, *np.cumsum(lengths).tolist()], prefixes, answers)
 
 
-def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
-    """`attend` and `attend_last` against the oracle.
+def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None):
+    """`quantised`: "block", or "values" for values that are at most 1. `attend` and `attend_last` against the oracle.
 
     Slots outside the prefixes and rows outside the chunk hold NaN; only V of such slots must be finite for the Hopper kernel.
     """
@@ -83,12 +83,22 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=False):
         pools[1].fill_(1e4)
     for pool in pools:
         pool[slots.to(DEVICE)] = torch.randn(len(slots), kv_heads, dim, device=DEVICE).to(HALF)
+    if quantised == "values":
+        for values in (qkv[: ragged.rows, heads + kv_heads :], pools[1]):
+            values.div_(8).clamp_(-1, 1)
+            values[:, 0] = 1
     wide = [pool.float() for pool in pools]
     q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
     plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, bounded)
     with torch.device(DEVICE):
         want = naive.attend(q, k, v, *wide, ragged)
-    if quantised:
+    if quantised == "values":
+        out = poisoned(ragged.rows + spare, heads, dim, dtype=torch.float8_e4m3fn)
+        plan.attend(qkv, heads, *pools, out)
+        assert out[ragged.rows :].float().isnan().all()
+        assert error(out[: ragged.rows].float() / 448, want) < (0.04 if ON_CARD else 0.15)
+        assert (out[: ragged.rows, 0].float() >= (448 if ON_CARD else 416)).all()
+    elif quantised:
         out = empty_quantised(ragged.rows + spare, heads * dim, "block", DEVICE)
         out.values.view(torch.uint8).fill_(127)
         out.scales.fill_(float("nan"))
@@ -122,9 +132,10 @@ def test_without_a_running_maximum(chunk):
     check(random_ragged(np.random.default_rng(), *chunk), *SHAPES[0], bounded=True)
 
 
+@pytest.mark.parametrize("quantised", ["block", "values"])
 @pytest.mark.parametrize("chunk", CHUNKS[:2], ids=str)
-def test_quantised_output(chunk):
-    check(random_ragged(np.random.default_rng(), *chunk), 4, 2, 128, quantised=True)
+def test_quantised_output(chunk, quantised):
+    check(random_ragged(np.random.default_rng(), *chunk), 4, 2, 128, quantised=quantised)
 
 
 @pytest.mark.parametrize("tokens", ODD)
@@ -194,8 +205,9 @@ def test_long_segments_behind_chains(shape, bounded):
     groups += [PrefixGroup(22, 23, nodes(12)), PrefixGroup(23, 25, nodes(2))]
     ragged = Ragged([0, *np.cumsum(lengths).tolist()], groups, [0, 3, 4, *range(6, 25, 2)])
     check(ragged, *shape, bounded=bounded)
+    check(ragged, *shape, bounded=bounded, quantised="values")
     if shape[2] == 128:
-        check(ragged, *shape, bounded=bounded, quantised=True)
+        check(ragged, *shape, bounded=bounded, quantised="block")
 
 
 def test_no_answers_and_no_rows():
