@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 from quail_spark.optimizer.errors import ConfigError
 
 FP8_SETTINGS = ("auto", "row", "block", "off")
+KV_SETTINGS = ("auto", "fp8")
 _SECRET = re.compile(r"secret|password|token|key", re.IGNORECASE)  # in the name of a URI's parameter
 
 
@@ -17,7 +18,8 @@ class EngineConfig:
 
     `model`: a directory of safetensors, a hub id, a GGUF file, or `scripted://…` (tests, overhead measurements).
     `device`: `cpu` or `cuda:N`. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `fp8`: scales of FP8 products on a GPU,
-    `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none.
+    `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none. `kv`: number type of KV pages,
+    `fp8` on a GPU or `auto`, the activations'.
     Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `page_size` tokens per KV page,
     `threads` 0 means all cores; 0 for `token_budget`, `kv_bytes`, `page_size` means what suits the device and its free
     memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none); `answer_store` is where they
@@ -29,6 +31,7 @@ class EngineConfig:
     device: str = "cpu"
     dtype: str = "auto"
     fp8: str = "auto"
+    kv: str = "auto"
     token_budget: int = 0
     kv_bytes: int = 0
     page_size: int = 0
@@ -49,6 +52,8 @@ class EngineConfig:
             raise ConfigError(f"spark.quail.dtype is {self.dtype!r}; accepted: auto, float32, bfloat16, float16")
         if self.fp8 not in FP8_SETTINGS:
             raise ConfigError(f"spark.quail.engine.fp8 is {self.fp8!r}; accepted: {', '.join(FP8_SETTINGS)}")
+        if self.kv not in KV_SETTINGS:
+            raise ConfigError(f"spark.quail.engine.kv is {self.kv!r}; accepted: {', '.join(KV_SETTINGS)}")
         if self.answer_store and "://" not in self.answer_store and not self.answer_store.startswith("/"):
             raise ConfigError(f"spark.quail.answerStore is {self.answer_store!r}; accepted: an absolute path, or a URI")
         refuse_credentials(self.answer_store)

@@ -2,6 +2,7 @@
 
 import torch
 
+from quail_spark.kernels.fp8 import FP8, ScaledHeads
 from quail_spark.optimizer.errors import EngineError, OutOfPagesError
 
 
@@ -10,7 +11,8 @@ class PagePool:
 
     `keys`, `values`: [layers, pages, page_size, kv_heads, head_dim]. In a CPU's memory a page is touched only when it is
     first written. On a GPU `values` are zeros at first: kernels read whole runs of slots and give those behind a prefix
-    the weight 0, and 0 · NaN would be NaN. Not thread-safe: one runner owns it.
+    the weight 0, and 0 · NaN would be NaN. In FP8 each head of a token has a scale besides. Not thread-safe: one runner
+    owns it.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, page_size: int, dtype, device):
@@ -19,6 +21,7 @@ class PagePool:
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         made = torch.empty if torch.device(device).type == "cpu" else torch.zeros
         self.values = made(shape, dtype=dtype, device=device)
+        self._scales = torch.zeros(2, *shape[:-1], device=device) if dtype == FP8 else None
         self._free = list(range(pages - 1, -1, -1))
 
     @property
@@ -45,9 +48,13 @@ class PagePool:
         """Give pages back."""
         self._free.extend(reversed(pages))
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[ScaledHeads, ScaledHeads]:
         """K and V of one layer as [pages · page_size, kv_heads, head_dim]: row `page · page_size + offset` is a slot."""
-        return self.keys[index].flatten(0, 1), self.values[index].flatten(0, 1)
+        keys, values = self.keys[index].flatten(0, 1), self.values[index].flatten(0, 1)
+        if self._scales is None:
+            return keys, values
+        of_keys, of_values = self._scales[:, index].flatten(1, 2)
+        return ScaledHeads(keys, of_keys), ScaledHeads(values, of_values)
 
 
 class KVNode:

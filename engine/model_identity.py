@@ -16,15 +16,17 @@ FORMAT = 1  # raise it when the forward pass changes answers beyond rounding
 SAMPLES, SAMPLE_BYTES = 4, 4096  # of each tensor
 
 
-def model_identity(directory: Path, facts: ModelFacts, dtype: object, fp8: str | None, readout: Readout) -> str:
-    """Hexadecimal, 128 bits: a hash of the checkpoint's facts, of number type and kind of FP8 scales, of the answer
+def model_identity(
+    directory: Path, facts: ModelFacts, dtype: object, fp8: str | None, readout: Readout, kv: str = "auto"
+) -> str:
+    """Hexadecimal, 128 bits: a hash of the checkpoint's facts, of number types and kind of FP8 scales, of the answer
     tokens, and of every tensor's name, type, shape and a sample of its bytes.
 
     Reading gigabytes at each start would cost more than it tells: training changes a tensor everywhere, so 4 KiB from
     each quarter are looked at (smaller tensors whole). How tensors are divided over files, and where these lie, does
     not matter. The device does not either: its answers differ by rounding, like those of batches of another shape.
     """
-    numbers = f"{str(dtype).removeprefix('torch.')} {fp8}"
+    numbers = f"{str(dtype).removeprefix('torch.')} {fp8}{'' if kv == 'auto' else f' {kv} KV'}"
     stated = [FORMAT, asdict(facts), numbers, readout.ids, readout.trues]
     digest = blake2b(json.dumps(stated, sort_keys=True).encode(), digest_size=16)
     for tensor in sorted(t for path in directory.glob("*.safetensors") for t in _tensors(path)):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from quail_spark.optimizer.errors import EngineError, OutOfMemoryError
+from quail_spark.kernels.fp8 import FP8
+from quail_spark.optimizer.errors import ConfigError, EngineError, OutOfMemoryError
 
 from .batch import Batch, Segment, check_segments, pack, release
 from .config import EngineConfig
@@ -52,7 +53,8 @@ class Runner:
             torch.set_num_threads(threads)
             model.workers = Workers(threads)
         self._head_rows = model.head(self.answer_ids)
-        self.token_bytes = facts.kv_token_bytes(model.dtype.itemsize)
+        kv_dtype = _kv_dtype(config, model)
+        self.token_bytes = facts.kv_token_bytes(kv_dtype.itemsize, 4 if kv_dtype == FP8 else 0)
         self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, _free_bytes(model.device))
         self.max_context = self.plan.max_context
         self.page_pool = PagePool(
@@ -61,7 +63,7 @@ class Runner:
             facts.head_dim,
             self.plan.pages,
             self.plan.page_size,
-            model.dtype,
+            kv_dtype,
             model.device,
         )
 
@@ -119,6 +121,7 @@ class Runner:
             "threads": torch.get_num_threads(),
             "max_context": self.max_context,
             "model_context": facts.max_context,
+            "kv_dtype": str(pool.keys.dtype).removeprefix("torch."),
             "kv_token_bytes": self.token_bytes,
             "kv_page_tokens": pool.page_size,
             "kv_pages": pool.total_pages,
@@ -128,6 +131,18 @@ class Runner:
             "activation_bytes": self.plan.activation_bytes,
             "free_bytes_at_start": self.plan.free_bytes,
         }
+
+
+def _kv_dtype(config: EngineConfig, model: Decoder) -> torch.dtype:
+    """Number type of the KV pages. Raises ConfigError when the model's decoder does not serve it."""
+    if config.kv == "auto":
+        return model.dtype
+    if not model.serves_fp8_kv:
+        raise ConfigError(
+            f"spark.quail.engine.kv is {config.kv!r}; accepted on {model.device}: auto (FP8 takes a GPU of compute "
+            "capability 8.9 or newer)"
+        )
+    return FP8
 
 
 def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Callable[[], tuple[np.ndarray, float]]:

@@ -22,6 +22,13 @@ class Quantised(NamedTuple):
     scales: torch.Tensor
 
 
+class ScaledHeads(NamedTuple):
+    """Keys or values in a cache: `values` e4m3 [slots, heads, dim], `scales` float32 [slots, heads], one for each head of a slot."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+
 class Bounded(NamedTuple):
     """Rows as `Quantised` by row, with the scale that products of two of a row's projections take.
 

@@ -32,15 +32,37 @@ def _fold(q, k, v, seen, total, top, out, factor, MASK: tl.constexpr, BOUNDED: t
 
 
 @triton.jit
+def _prefix(
+    pool,
+    scales,
+    slot,
+    count,
+    head,
+    dtype,
+    DIM: tl.constexpr,
+    RUN: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """Keys or values of `count` slots, [RUN, DIM]; anything behind them."""
+    x = pool.load([slot, head * DIM])
+    if SCALED:
+        place = tl.arange(0, RUN)
+        scale = tl.load(scales + (slot + place).to(tl.int64) * KV_HEADS + head, mask=place < count, other=0.0)
+        x = (x.to(tl.float32) * scale[:, None]).to(dtype)
+    return x
+
+
+@triton.jit
 def attention_kernel(
-    q, q_stride, own, pool_k, pool_v, tiles, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
+    q, q_stride, own, pool_k, k_scales, pool_v, v_scales, tiles, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    RUN: tl.constexpr, PREFIX: tl.constexpr, BOUNDED: tl.constexpr, MODE: tl.constexpr, STAGES: tl.constexpr,
+    RUN: tl.constexpr, PREFIX: tl.constexpr, SCALED: tl.constexpr, BOUNDED: tl.constexpr, MODE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Tiles as in `triton_plan.TilePlan`. Query i sees own rows `lows[i]` … `highs[i]`.
 
     Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. `own`
-    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors.
+    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors. SCALED pools are e4m3 with a scale for each slot and head.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8
@@ -60,15 +82,17 @@ def attention_kernel(
         begin, partial, end = tl.load(tile + 2), tl.load(tile + 3), tl.load(tile + 4)
         for run in tl.range(begin, partial, num_stages=STAGES):
             slot = tl.load(run_starts + run)
-            k = pool_k.load([slot, head * DIM])
-            v = pool_v.load([slot, head * DIM])
+            k = _prefix(pool_k, k_scales, slot, RUN, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
+            v = _prefix(pool_v, v_scales, slot, RUN, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
             total, top, out = _fold(packed, k, v, none, total, top, out, factor, False, BOUNDED)
         for run in tl.range(partial, end, num_stages=1):
             slot = tl.load(run_starts + run)
-            seen = tl.arange(0, RUN) < tl.load(run_counts + run)
-            k = pool_k.load([slot, head * DIM])
+            count = tl.load(run_counts + run)
+            seen = tl.arange(0, RUN) < count
+            k = _prefix(pool_k, k_scales, slot, count, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
             # Slots behind the run may never have been written, and 0 · NaN is NaN.
-            v = tl.where(seen[:, None], pool_v.load([slot, head * DIM]), 0.0)
+            v = _prefix(pool_v, v_scales, slot, count, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
+            v = tl.where(seen[:, None], v, 0.0)
             total, top, out = _fold(packed, k, v, seen[None, :], total, top, out, factor, True, BOUNDED)
 
     low = tl.load(lows + query, mask=real, other=-1)

@@ -8,11 +8,12 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .fp8 import FP8, Quantised
+from .fp8 import FP8, Quantised, ScaledHeads
 from .launching import launch, on_hopper, programs
 from .ragged import PrefixGroup, Ragged
 from .sending import send
 from .triton_attention import BOUNDED_VALUES, BY_BLOCK, PLAIN, attention_kernel
+from .triton_kv import gathered
 from .triton_plan import Cut, Kernels, Long, Plan, TilePlan, plan_all, plan_answers, stretches
 
 
@@ -53,11 +54,16 @@ def scores_are_bounded(q_norm: torch.Tensor, k_norm: torch.Tensor) -> bool:
     return bool(bound < 100)
 
 
+Pool = torch.Tensor | ScaledHeads
+
+
 class TritonAttention:
     """The plan of one chunk on `device`, used by every layer: the interface and the results of `attention.Attention`."""
 
-    def __init__(self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, bounded: bool = False):
-        """`bounded`: what `scores_are_bounded` said of every layer."""
+    def __init__(
+        self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, bounded: bool = False, scaled: bool = False
+    ):
+        """`bounded`: what `scores_are_bounded` said of every layer. `scaled`: pools are `ScaledHeads`."""
         self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
         group = heads // kv_heads
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
@@ -66,20 +72,20 @@ class TritonAttention:
         if dim in (64, 128) and on_hopper(device):
             cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
             hopper = Long(cut, LONG_SEGMENT, LONG_PREFIX, programs(device), kv_heads)
-        if _copying_pays(ragged, hopper):
+        if ragged.groups and (scaled or _copying_pays(ragged, hopper)):
             if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
                 ragged = _compacted(ragged)
-            elif _scattered(ragged).any():
-                self._shared, hopper = FINE, None
+            else:
+                fine = _scattered(ragged).any()
+                self._shared = FINE if fine else SHARED
+                hopper = None if fine or scaled else hopper
         shared = Cut(self._shared.rows // group, self._shared.run)
         kernels = Kernels(Cut(OWN.rows // group, OWN.run), shared, hopper)
         self._all = _Tables(plan_all(ragged, kernels), device)
         self._last = _Tables(plan_answers(ragged, kernels), device)
 
-    def attend(
-        self, qkv: torch.Tensor, heads: int, pool_k: torch.Tensor, pool_v: torch.Tensor, out: torch.Tensor | Quantised
-    ) -> None:
+    def attend(self, qkv: torch.Tensor, heads: int, pool_k: Pool, pool_v: Pool, out: torch.Tensor | Quantised) -> None:
         """Every new token. `qkv` [rows, heads + 2·kv_heads, dim], pools [slots, kv_heads, dim] → `out` [rows, heads, dim].
 
         `out` may be `Quantised` by block instead, [rows, heads · dim] with dim 128: one head has one scale. Or it is e4m3 and
@@ -88,9 +94,7 @@ class TritonAttention:
         """
         self._run(self._all, qkv[:, :heads], qkv[:, heads:], pool_k, pool_v, out, OWN)
 
-    def attend_last(
-        self, q: torch.Tensor, kv: torch.Tensor, pool_k: torch.Tensor, pool_v: torch.Tensor
-    ) -> torch.Tensor:
+    def attend_last(self, q: torch.Tensor, kv: torch.Tensor, pool_k: Pool, pool_v: Pool) -> torch.Tensor:
         """The last token of each answering segment: `q` [answers, heads, dim], `kv` [rows, 2·kv_heads, dim] → like `q`."""
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         self._run(self._last, q, kv, pool_k, pool_v, out, self._narrow)
@@ -104,7 +108,7 @@ class TritonAttention:
         if short.plain:
             self._launch(tables, slice(0, short.plain), q, own, None, out, plain)
         if self._slots is not None:
-            pool_k, pool_v = (pool.index_select(0, self._slots) for pool in (pool_k, pool_v))
+            pool_k, pool_v = (gathered(pool, self._slots, q.dtype) for pool in (pool_k, pool_v))
         if short.plain < len(short.tiles):
             self._launch(tables, slice(short.plain, len(short.tiles)), q, own, (pool_k, pool_v), out, self._shared)
         if len(long.tiles):
@@ -120,17 +124,21 @@ class TritonAttention:
         dim, mode, short = q.shape[-1], _mode(out), tables.short
         values, scales = out if isinstance(out, Quantised) else (out, out)
         own_keys = TensorDescriptor(own, own.shape, own.stride(), [shape.keys, dim])
-        keys = (
-            [TensorDescriptor.from_tensor(pool.flatten(1), [shape.run, dim]) for pool in pools]
-            if pools
-            else [own_keys] * 2
-        )
+        scaled = pools is not None and isinstance(pools[0], ScaledHeads)
+        keys = [own_keys, own] * 2
+        if pools:
+            pools = pools if scaled else [(pool, pool) for pool in pools]
+            keys = [
+                part
+                for pool, of_heads in pools
+                for part in (TensorDescriptor.from_tensor(pool.flatten(1), [shape.run, dim]), of_heads)
+            ]
         launch(
             attention_kernel, ((tiles.stop - tiles.start) * self.kv_heads,),
             q, q.stride(0), own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
             values, values.stride(0), scales, scales.stride(1), _factor(dim),
             GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=shape.rows, KEYS=shape.keys, RUN=shape.run,
-            PREFIX=pools is not None, BOUNDED=self.bounded, MODE=mode,
+            PREFIX=pools is not None, SCALED=scaled, BOUNDED=self.bounded, MODE=mode,
             STAGES=shape.stages, num_warps=shape.warps,
         )  # fmt: skip
 
@@ -153,9 +161,7 @@ class _Tables:
 
 
 def _copying_pays(ragged: Ragged, hopper: Long | None) -> bool:
-    """Whether prefixes lie in so short runs that copying them together is faster."""
-    if not ragged.groups:
-        return False
+    """Whether prefixes, of which there are some, lie in so short runs that copying them together is faster."""
     lengths = np.array([len(g.slots) for g in ragged.groups])
     long = lengths >= LONG_PREFIX if hopper else np.zeros(len(lengths), bool)
     if (_scattered(ragged) & ~long).any():

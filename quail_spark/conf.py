@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quail_spark.engine.config import FP8_SETTINGS, EngineConfig, refuse_credentials
+from quail_spark.engine.config import FP8_SETTINGS, KV_SETTINGS, EngineConfig, refuse_credentials
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.options import LAYOUT_OPTIONS
 
@@ -161,6 +161,14 @@ SETTINGS = (
         "FP8 products on a GPU, with one scale a `row` or for each 128 × 128 `block`; `auto`: `row` for FP8 checkpoints, "
         "none for others; `off`: none.",
         "fp8",
+    ),
+    Setting(
+        "engine.kv",
+        "auto",
+        _one_of(*KV_SETTINGS),
+        "Number type of KV pages: `fp8` on a GPU holds nearly twice the tokens in the same memory, with a scale for each head of a "
+        "token, and is slower where many long documents have few questions each; `auto`: as the activations.",
+        "kv",
     ),
     Setting(
         "engine.tokenBudget",

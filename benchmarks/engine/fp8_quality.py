@@ -4,7 +4,8 @@
 
 The same prompts through transformers in float32 with bfloat16 weights, and with weights and activations of all layers'
 products quantised to e4m3: by block as published checkpoints are (128 × 128, activations 1 × 128); by row, weights
-requantised from the block-scaled ones as the engine does at load; and "bounded", by row with SwiGLU scaled by bounds, as on Hopper. Prints logit differences, answers that differ, and the
+requantised from the block-scaled ones as the engine does at load; and "bounded", by row with attention's output and SwiGLU scaled by
+bounds, as on Hopper. Besides, the engine in float32 with the documents' KV rounded to FP8. Prints logit differences, answers that differ, and the
 area under the ROC curve against the reviews' labels.
 """
 
@@ -17,7 +18,9 @@ import torch
 from parity import WORDS, margins, prompts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from quail_spark.engine.loader import resolve_checkpoint
+from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.loader import load_model, resolve_checkpoint
+from quail_spark.engine.runner import Runner, Segment
 from quail_spark.kernels import fp8
 from quail_spark.kernels.emulated import KINDS, emulate
 
@@ -35,6 +38,21 @@ def area(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean())
 
 
+def behind_fp8_kv(directory, pairs, ids: list[int]) -> np.ndarray:
+    """Logits float32 [pairs, ids] of questions behind documents whose keys and values are rounded as `ScaledHeads` are."""
+    config = EngineConfig(str(directory), page_size=16)
+    runner = Runner(load_model(str(directory), dtype="float32"), config, ids)
+    rows = []
+    for document, question in pairs:
+        _, (node,) = runner.run([Segment(document, keep=len(document), answer=False)])
+        for pool in (runner.page_pool.keys.flatten(1, 2), runner.page_pool.values.flatten(1, 2)):
+            kept = pool[:, node.slots]
+            pool[:, node.slots] = fp8.dequantise(fp8.quantise(kept.flatten(0, 2), "row")).view_as(kept)
+        rows.append(runner.run([Segment(question, node)])[0][0])
+        node.release()
+    return np.stack(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -46,7 +64,8 @@ def main() -> None:
     ids = [i for (i,) in (tokenizer.encode(word, add_special_tokens=False) for word in WORDS)]
     table = pd.read_parquet(arguments.reviews).head(arguments.rows)
     labels = table["label"].to_numpy() == table["label"].max()
-    texts = [np.concatenate(pair) for pair in prompts(tokenizer, table["review"].tolist())]
+    pairs = prompts(tokenizer, table["review"].tolist())
+    texts = [np.concatenate(pair) for pair in pairs]
     found = {}
     with torch.inference_mode():
         for kind in ("bfloat16 weights", *KINDS):
@@ -58,6 +77,7 @@ def main() -> None:
                 [model(torch.from_numpy(t.astype(np.int64))[None], logits_to_keep=1).logits[0, -1, ids] for t in texts]
             )
             del model
+    found["float32, KV in FP8"] = behind_fp8_kv(directory, pairs, ids)
     base = margins(found["bfloat16 weights"])
     for kind, logits in found.items():
         differ = (margins(logits) > 0) != (base > 0)

@@ -65,8 +65,8 @@ class _NoFacts:
     vocab: int = 2**31 - 1
     max_context: int = CONTEXT
 
-    def kv_token_bytes(self, itemsize: int) -> int:
-        return 2 * itemsize
+    def kv_token_bytes(self, itemsize: int, scale_bytes: int = 0) -> int:
+        return 2 * itemsize + scale_bytes
 
 
 class NoModel:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from quail_spark.kernels.fp8 import FP8, FP8_MAX, Quantised
 from quail_spark.kernels.rows import adjacent_pairs
+from quail_spark.kernels.scaled_linear import scaled_kinds
 from quail_spark.kernels.sending import send
 from quail_spark.kernels.triton_quantise import empty_quantised, quantise, rms_norm
 from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
@@ -102,6 +103,11 @@ class CudaDecoder:
         self._bounded = facts.qk_norm and all(scores_are_bounded(*layer.norms) for layer in layers)
 
     @property
+    def serves_fp8_kv(self) -> bool:
+        """Whether its kernels read and write FP8 pages; in Triton's interpreter they do."""
+        return self.device.type == "cpu" or bool(scaled_kinds(self.device))
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of activations that live at the same time, of one new token: the MLP's or attention's, whichever are more."""
         c, item = self.config, self.dtype.itemsize
@@ -125,7 +131,8 @@ class CudaDecoder:
         """
         c = self.config
         sent = _Sent.of(batch, self.device)
-        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, self._bounded)
+        scaled = pool.keys.dtype == FP8
+        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, self._bounded, scaled)
         x = F.embedding(sent.tokens, self.embedding)
         scales = torch.full((len(x), 1), 1 / FP8_MAX, device=self.device)
         for index, layer in enumerate(self.layers[:-1]):

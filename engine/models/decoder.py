@@ -76,6 +76,7 @@ class Decoder:
     """A loaded model on the CPU. `config` are its facts; `dtype` of weights, activations and KV; `workers` compute."""
 
     fp8 = None  # scales of FP8 products
+    serves_fp8_kv = False
     row_bytes = 0  # activations are small beside what a CPU's memory has free
 
     def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head: HeadRows):

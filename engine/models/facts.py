@@ -28,9 +28,9 @@ class ModelFacts:
     mlp_bias: bool = False
     qk_norm: bool = False
 
-    def kv_token_bytes(self, itemsize: int) -> int:
-        """Bytes of K and V of one token over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
+    def kv_token_bytes(self, itemsize: int, scale_bytes: int = 0) -> int:
+        """Bytes of K and V of one token over all layers; `scale_bytes` of each head's scale."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim * itemsize + scale_bytes)
 
 
 def dense_facts(hf, family: str, **switches: bool) -> ModelFacts:

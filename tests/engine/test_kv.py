@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from quail_spark.engine.kv import KVNode, PagePool
+from quail_spark.kernels.fp8 import FP8
 from quail_spark.optimizer.errors import EngineError, OutOfPagesError
 
 
@@ -19,6 +20,17 @@ def test_a_node_takes_and_returns_pages():
     assert len(set(node.slots.tolist())) == 9 and node.slots.max() < 80
     node.release()
     assert p.free_pages == p.total_pages == 20
+
+
+def test_pages_in_fp8_have_a_scale_for_each_head_of_a_slot():
+    p = PagePool(2, 3, 8, 5, 4, FP8, torch.device("cpu"))
+    for index in range(2):
+        for kept in p.layer(index):
+            assert kept.values.dtype == FP8 and kept.values.shape == (20, 3, 8)
+            assert kept.scales.dtype == torch.float32 and kept.scales.shape == (20, 3)
+    keys, values = p.layer(1)
+    keys.scales[7, 2], values.scales[7, 2] = 5, 6
+    assert [p.layer(i)[j].scales.sum().item() for i in range(2) for j in range(2)] == [0, 0, 5, 6]
 
 
 def test_pages_live_as_long_as_any_reference():

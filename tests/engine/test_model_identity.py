@@ -31,8 +31,8 @@ def llama(tmp_path):
     return tmp_path / "model"
 
 
-def identity(directory, dtype=torch.bfloat16, fp8=None, readout=READOUT):
-    return model_identity(directory, read_facts(directory), dtype, fp8, readout)
+def identity(directory, dtype=torch.bfloat16, fp8=None, readout=READOUT, kv="auto"):
+    return model_identity(directory, read_facts(directory), dtype, fp8, readout, kv)
 
 
 def test_a_copy_elsewhere_or_in_other_shards_is_the_same_model(llama, tmp_path):
@@ -79,11 +79,12 @@ def test_configuration_number_type_scales_and_answer_tokens_count(llama):
         identity(llama, dtype=torch.float32),
         identity(llama, fp8="row"),
         identity(llama, fp8="block"),
+        identity(llama, kv="fp8"),
     }
     seen |= {identity(llama, readout=Readout((1, 3), 1)), identity(llama, readout=Readout((1, 2), 2))}
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 2e-5}))
-    assert len(seen | {identity(llama)}) == 7
+    assert len(seen | {identity(llama)}) == 8
 
 
 def test_a_copy_of_a_model_finds_the_answers_of_the_first(tiny_checkpoint, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from quail_spark.engine.loader import load_model
 from quail_spark.engine.random_checkpoint import SHAPES, write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.kernels.mlp import BoundedMlp
+from quail_spark.kernels.scaled_linear import scaled_kinds
 from quail_spark.optimizer.errors import ConfigError
 
 IDS = (20611, 8214, 2514, 3007, 30351, 7833, 4049, 3557)
@@ -100,6 +101,25 @@ def test_against_transformers(shape, layers, fp8_checkpoint, fp8, tmp_path):
         assert clear.sum() > len(clear) // 3
         assert ((margins(got) > 0) == (margins(want) > 0))[clear].all()
     assert run.page_pool.free_pages == run.page_pool.total_pages
+
+
+@pytest.mark.skipif(not scaled_kinds("cuda:0"), reason="FP8 needs compute capability 8.9")
+@pytest.mark.parametrize(
+    ("shape", "fp8"), [("qwen3-4b", "row"), ("qwen3-4b", "off"), ("qwen2.5-7b", "row"), ("llama-3.2-1b", "off")]
+)
+def test_kv_pages_in_fp8(shape, fp8, tmp_path):
+    """Behind pages in FP8 beside the same prompts without: what is kept is rounded, and takes little more than half the memory."""
+    config = SHAPES[shape] | {"num_hidden_layers": 4}
+    write_random_checkpoint(config, tmp_path, fp8=fp8 != "off", seed=8, device="cuda:0")
+    plain, run = runner(tmp_path, fp8), runner(tmp_path, fp8, kv="fp8")
+    documents, questions = prompts(np.random.default_rng(), config["vocab_size"])
+    many = [[*asked, *asked] for asked in questions]  # more new tokens: prefixes are copied together
+    for asked in (questions, many):
+        want = packed(plain, documents, asked)
+        worst = np.abs(behind_kept(run, documents, asked) - want).max() / want.std()
+        print(f"{shape} {fp8}: largest logit difference behind KV in FP8 {worst:.4f} of the spread {want.std():.2f}")
+        assert worst < TOLERANCE["row"]
+    assert run.token_bytes < 0.54 * plain.token_bytes
 
 
 def test_settings_that_the_card_refuses(tmp_path):

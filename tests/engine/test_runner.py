@@ -10,7 +10,7 @@ import torch
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model
 from quail_spark.engine.runner import Runner, Segment, _lacks_memory
-from quail_spark.optimizer.errors import EngineError, OutOfMemoryError, OutOfPagesError, RowError
+from quail_spark.optimizer.errors import ConfigError, EngineError, OutOfMemoryError, OutOfPagesError, RowError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpoints
@@ -215,8 +215,16 @@ def test_segments_are_checked(qwen2):
         run.run([Segment(tokens[:2], keep=3)])
 
 
+def test_pages_in_fp8_are_refused_on_a_cpu(qwen2):
+    with pytest.raises(ConfigError, match=r"engine\.kv is 'fp8'; accepted on cpu: auto"):
+        runner(qwen2, kv="fp8")
+    with pytest.raises(ConfigError, match=r"engine\.kv is 'int4'; accepted: auto, fp8"):
+        runner(qwen2, kv="int4")
+
+
 def test_describe(qwen2):
     facts = runner(qwen2).describe()
+    assert facts["kv_dtype"] == "float32"
     assert facts["kv_token_bytes"] == 2 * 3 * 2 * 8 * 4
     assert facts["kv_bytes"] <= 4 << 20 and facts["kv_pages"] == (4 << 20) // (16 * 384)
     assert facts["max_context"] == 512 and facts["dtype"] == "float32"

@@ -36,9 +36,11 @@ if ON_CARD:
 PLAIN, QUANTISED = 0.06, 0.35
 
 
-def runner(directory, device: str, dtype: torch.dtype, fp8: str | None = None) -> Runner:
+def runner(directory, device: str, dtype: torch.dtype, fp8: str | None = None, kv: str = "auto") -> Runner:
     model = load_decoder(directory, torch.device(device), dtype, fp8, triton=dtype != torch.float32)
-    config = EngineConfig(str(directory), device="cpu", kv_bytes=64 << 20, page_size=64, token_budget=2048, threads=1)
+    config = EngineConfig(
+        str(directory), device="cpu", kv_bytes=64 << 20, page_size=64, token_budget=2048, threads=1, kv=kv
+    )
     return Runner(model, config, IDS)
 
 
@@ -81,6 +83,17 @@ def check(ours: Runner, theirs: Runner, tolerance: float, longest: int) -> None:
 def test_same_logits(kind, tmp_path):
     write_random_checkpoint(SHAPES[kind], tmp_path, seed=1)
     check(*both(tmp_path), PLAIN, 1200 if ON_CARD else 90)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_same_logits_from_kv_pages_in_fp8(kind, tmp_path):
+    write_random_checkpoint(SHAPES[kind], tmp_path, seed=4)
+    ours, theirs = runner(tmp_path, DEVICE, HALF, kv="fp8"), runner(tmp_path, "cpu", torch.float32)
+    check(ours, theirs, 2 * PLAIN, 1200 if ON_CARD else 90)
+    facts = SHAPES[kind]
+    heads, dim = facts["num_key_value_heads"], facts.get("head_dim", 64 // facts["num_attention_heads"])
+    assert ours.describe()["kv_dtype"] == "float8_e4m3fn"
+    assert ours.token_bytes == 2 * facts["num_hidden_layers"] * heads * (dim + 4)
 
 
 @pytest.mark.skipif(not ON_CARD, reason="FP8 products need a card")

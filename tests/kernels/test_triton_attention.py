@@ -69,8 +69,15 @@ def random_ragged(rng, free, groups, longest, pool_pages=4000) -> Ragged:
     return Ragged([0, *np.cumsum(lengths).tolist()], prefixes, answers)
 
 
-def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None):
-    """`quantised`: "block", or "values" for values that are at most 1. `attend` and `attend_last` against the oracle.
+def scaled_heads(pool):
+    """A pool in FP8, and what it stands for in float32. NaN stays NaN."""
+    rows = fp8.quantise(pool.flatten(0, 1), "row")
+    heads = fp8.ScaledHeads(rows.values.view(pool.shape), rows.scales.view(pool.shape[:2]))
+    return heads, heads.values.float() * heads.scales[..., None]
+
+
+def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None, scaled=False):
+    """`quantised`: "block", or "values" for values that are at most 1; `scaled`: pools in FP8. `attend` and `attend_last` against the oracle.
 
     Slots outside the prefixes and rows outside the chunk hold NaN; only V of such slots must be finite for the Hopper kernel.
     """
@@ -78,7 +85,7 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None):
     qkv = poisoned(ragged.rows + spare, heads + 2 * kv_heads, dim)
     qkv[: ragged.rows] = torch.randn(ragged.rows, heads + 2 * kv_heads, dim, device=DEVICE).to(HALF)
     slots = torch.cat([g.slots for g in ragged.groups]) if ragged.groups else torch.empty(0, dtype=torch.long)
-    pools = [poisoned(int(slots.max()) + 3 if len(slots) else 1, kv_heads, dim) for _ in "kv"]
+    pools = [poisoned(int(slots.max()) + (1 if scaled else 3) if len(slots) else 1, kv_heads, dim) for _ in "kv"]
     if HOPPER:
         pools[1].fill_(1e4)
     for pool in pools:
@@ -88,8 +95,10 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None):
             values.div_(8).clamp_(-1, 1)
             values[:, 0] = 1
     wide = [pool.float() for pool in pools]
+    if scaled:
+        pools, wide = zip(*map(scaled_heads, pools), strict=True)
     q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
-    plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, bounded)
+    plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, bounded, scaled)
     with torch.device(DEVICE):
         want = naive.attend(q, k, v, *wide, ragged)
     if quantised == "values":
@@ -130,6 +139,21 @@ def test_attention(shape, chunk):
 @pytest.mark.parametrize("chunk", CHUNKS[:3], ids=str)
 def test_without_a_running_maximum(chunk):
     check(random_ragged(np.random.default_rng(), *chunk), *SHAPES[0], bounded=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("chunk", CHUNKS[:3], ids=str)
+def test_prefixes_in_fp8(shape, chunk):
+    check(random_ragged(np.random.default_rng(), *chunk), *shape, scaled=True)
+
+
+@pytest.mark.parametrize("page", [1, PAGE, 64])
+@pytest.mark.parametrize("prefix", [90, 97, 250, 300])
+def test_prefixes_in_fp8_copied_together_or_too_long_to_copy(prefix, page):
+    """30 new tokens: up to 240 of a prefix are copied. The last slot is the pool's last."""
+    slots = torch.randperm(640 // page).repeat_interleave(page) * page + torch.arange(page).repeat(640 // page)
+    slots = torch.cat([slots[: prefix - 5], slots.max() + torch.arange(1, 6)])
+    check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots)], [0, 2]), *SHAPES[0], scaled=True)
 
 
 @pytest.mark.parametrize("quantised", ["block", "values"])

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from triton_device import DEVICE, HALF, error, poisoned
+from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
-from quail_spark.kernels import naive
+from quail_spark.kernels import fp8, naive
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.triton_rope import turn_heads
 
@@ -64,6 +64,31 @@ def test_turn_heads(shape, rows, norm, keep):
     for pool, part in zip(pools, qkv[:, heads:].split(kv_heads, 1), strict=True):
         assert torch.equal(pool[slots[kept].long()], part[kept])
         assert pool.isnan().all(-1).all(-1).sum() == 50 - kept.sum(), "no other slot is written"
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("shape", [(0, 2, 128), (4, 2, 64), (0, 1, 32)], ids=str)
+def test_kept_heads_in_fp8_have_scales_of_their_own(shape, norm):
+    heads, kv_heads, dim = shape
+    x = torch.randn(19, heads + 2 * kv_heads, dim, device=DEVICE)
+    qkv = (x * torch.exp(2 * torch.randn(19, x.shape[1], 1, device=DEVICE))).to(HALF)
+    qkv[3, -1] = 0
+    angles = torch.rand(19, dim // 2, device=DEVICE) * 9
+    norms = [torch.rand(dim, device=DEVICE) + 0.5 for _ in "qk"] if norm else None
+    slots = torch.randperm(50)[:19].to(DEVICE, torch.int32)
+    slots[::3] = -1
+    pools = [
+        fp8.ScaledHeads(poisoned(50, kv_heads, dim, dtype=fp8.FP8), poisoned(50, kv_heads, dtype=torch.float32))
+        for _ in "kv"
+    ]
+    turn_heads(qkv, heads, kv_heads, torch.polar(torch.ones_like(angles), angles), None, norms, 1e-6, (slots, *pools))
+    kept = slots >= 0
+    for pool, part in zip(pools, qkv[:, heads:].split(kv_heads, 1), strict=True):
+        want = fp8.quantise(part[kept].flatten(0, 1), "row")
+        torch.testing.assert_close(pool.scales[slots[kept].long()].view(-1, 1), want.scales, rtol=2e-3, atol=0)
+        got = pool.values.float() * pool.scales[..., None]
+        assert error(got[slots[kept].long()], part[kept]) < (0.04 if ON_CARD else 0.15)
+        assert pool.scales.isnan().all(-1).sum() == 50 - kept.sum(), "no other slot is written"
 
 
 def test_angles_by_row_are_the_default():
