@@ -28,12 +28,17 @@ class AiCall:
         return (self.template, *(str(argument.toString()) for argument in self.arguments))
 
 
+def is_ai(expression: JavaObject) -> bool:
+    """Whether this expression is an AI call."""
+    return kind(expression) == "PythonUDF" and expression.name() == "ai_if"
+
+
 def ai_call(catalyst: Catalyst, expression: JavaObject) -> AiCall | None:
     """The call this expression is, or None: not an AI call, or one whose prompt or options are not spelled out in the plan.
 
     Raises PromptError and ConfigError for a call that can't be right.
     """
-    if kind(expression) != "PythonUDF" or expression.name() != "ai_if":
+    if not is_ai(expression):
         return None
     prompt, *options = items(expression.children())
     if kind(prompt) != "CreateNamedStruct":
@@ -53,7 +58,7 @@ def ai_expressions(planning, expression: JavaObject) -> list[JavaObject]:
     """Every AI call in an expression, outermost first."""
     if not planning.calls_ai(expression):
         return []
-    own = [expression] if kind(expression) == "PythonUDF" and expression.name() == "ai_if" else []
+    own = [expression] if is_ai(expression) else []
     return own + [call for child in items(expression.children()) for call in ai_expressions(planning, child)]
 
 

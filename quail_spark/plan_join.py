@@ -10,6 +10,7 @@ from functools import partial
 from quail_spark.optimizer.plan import OperatorSpec
 
 from .blocks import PairColumns
+from .join_computed import with_computed_sides
 from .join_conditions import Conditions, side_of, sort_conditions
 from .join_kinds import KINDS, join_type, refusal, refused_calls, words
 from .join_sides import Side, anchor_is_left, blocks, fits_broadcast, predicate, side_named
@@ -49,10 +50,10 @@ def _joined(planning: Planning, node: JavaObject, required: set[int] | None) -> 
         return _full_outer(planning, node, required)
     if name not in KINDS:
         raise NotPlanned(f"a {name} join with an AI condition is unknown to the planner")
-    conditions = sort_conditions(planning, node)
     if KINDS[name] == "inner":
-        return _inner(planning, node, conditions, required)
-    return _anchored(planning, node, conditions, required)
+        return _inner(planning, node, sort_conditions(planning, node), required)
+    node = with_computed_sides(planning, node)
+    return _anchored(planning, node, sort_conditions(planning, node), required)
 
 
 def _inner(planning: Planning, node: JavaObject, conditions: Conditions, required: set[int] | None) -> JavaObject:
@@ -109,6 +110,7 @@ def _full_outer(planning: Planning, node: JavaObject, required: set[int] | None)
     remembers these answers.
     """
     catalyst = planning.catalyst
+    node = with_computed_sides(planning, node)
     needed = None if required is None else required | planning.references([node.condition().get()])
     left, right = (catalyst.shared(_pruned(planning, side, needed)) for side in (node.left(), node.right()))
     outer = catalyst.join_like(node, left, right, "LeftOuter")

@@ -193,10 +193,27 @@ class Catalyst:
         no_hint = self._logical.JoinHint(self.option(None), self.option(None))
         return self._logical.Join(left, right, self.module(f"plans.{join_type}"), node.condition(), no_hint)
 
+    def rejoined(
+        self,
+        node: JavaObject,
+        *,
+        left: JavaObject | None = None,
+        right: JavaObject | None = None,
+        join_type: JavaObject | None = None,
+        condition: JavaObject | None = None,
+    ) -> JavaObject:
+        """A Join with what is given in place of its own; it keeps the rest, its hint too."""
+        return self._logical.Join(
+            left or node.left(),
+            right or node.right(),
+            join_type or node.joinType(),
+            self.option(condition) if condition else node.condition(),
+            node.hint(),
+        )
+
     def crossed(self, node: JavaObject) -> JavaObject:
         """An inner Join as CROSS JOIN, which may have a condition as well."""
-        cross = self.module("plans.Cross")
-        return self._logical.Join(node.left(), node.right(), cross, node.condition(), node.hint())
+        return self.rejoined(node, join_type=self.module("plans.Cross"))
 
     def mirrored(self, node: JavaObject) -> JavaObject:
         """An inner or right outer Join with its sides exchanged (inner or left outer)."""

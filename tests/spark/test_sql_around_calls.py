@@ -54,6 +54,16 @@ QUERIES = {
     "lateral first": "SELECT t.id, l.a FROM t, LATERAL (SELECT a FROM u WHERE [t.a, u.a] ORDER BY u.n, a LIMIT 1) l",
     "lateral": "SELECT t.id, l.c FROM t, LATERAL (SELECT count(*) AS c FROM u WHERE [t.a, u.a] AND u.n <= t.n) l",
     "lateral view": "SELECT id, w FROM t LATERAL VIEW OUTER explode(split(a, ' ')) AS w WHERE [w]",
+    # subqueries in ON
+    "exists in left ON": "SELECT t.id, u.id FROM t LEFT JOIN u ON [t.a, u.a] AND EXISTS (SELECT 1 FROM e2 WHERE e2.id = t.id)",
+    "in in right ON": "SELECT t.id, u.id FROM t RIGHT JOIN u ON [t.a, u.a] AND u.id IN (SELECT id FROM e2 WHERE c LIKE 'red%')",
+    "in or in full ON": "SELECT t.id, u.id FROM t FULL JOIN u ON [t.a, u.a] AND (t.n > u.n OR u.n NOT IN (SELECT id FROM e2 WHERE id > 1))",
+    "exists of its own": "SELECT t.id, u.id FROM t LEFT JOIN u ON [t.a, u.a] AND EXISTS (SELECT 1 FROM e2 WHERE id = 4)",
+    "not exists in anti ON": "SELECT id FROM t LEFT ANTI JOIN u ON [t.a, u.a] AND NOT EXISTS (SELECT 1 FROM e2 WHERE e2.id = u.id)",
+    "scalar in semi ON": "SELECT id FROM t LEFT SEMI JOIN u ON [t.a, u.a] AND u.n < (SELECT max(id) FROM e2) + t.n",
+    "exists beside OR": "SELECT t.id, u.id FROM t LEFT JOIN u ON [t.a, u.a] OR EXISTS (SELECT 1 FROM e2 WHERE e2.id = u.id)",
+    "exists beside a question": "SELECT t.id, u.id FROM t LEFT JOIN u ON [u.a] AND EXISTS (SELECT 1 FROM e2 WHERE e2.id = t.id)",
+    "exists of both": "SELECT t.id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE [t.a, u.a] AND u.id IN (SELECT id FROM e2) AND t.n > 1)",
     # joins
     "same names": "SELECT * FROM t JOIN u ON [t.a, u.a]",
     "itself": "SELECT * FROM u x JOIN u y ON [x.a, y.a] JOIN u z ON [y.a, z.a]",
@@ -85,7 +95,11 @@ QUERIES = {
 
 NEEDS = {"recursion": "4.1"}  # Spark 4.0 fails at it, whatever the condition
 FOUND_UNDER = {"question under OR": NO_CROSS_JOINS}  # settings under which a query once failed
-CROSS_JOINS = ["left about one side", "correlated full join"]  # to Spark, whatever the condition
+CROSS_JOINS = [
+    "left about one side",
+    "exists beside a question",
+    "correlated full join",
+]  # to Spark, whatever the condition
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +130,23 @@ def test_any_sql(stored, spark, name, settings):
     expected = spark.sql(plain_sql(QUERIES[name]))
     spark.conf.set("spark.quail.model", "scripted://overlap")
     assert result(spark.sql(ai_sql(QUERIES[name]))) == result(expected)
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if name.endswith(" ON")])
+def test_a_subquery_in_on_leaves_the_question_to_a_join(stored, spark, name):
+    explained = quail_spark.explain(spark.sql(ai_sql(QUERIES[name])))
+    assert " join (" in explained and "UDF" not in explained
+
+
+@pytest.mark.parametrize("kind", ["LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI"])
+def test_a_function_of_ones_own_in_on(stored, spark, kind):
+    """About one side, within a condition about both."""
+    spark.udf.register("is_even", lambda number: number is not None and number % 2 == 0, "boolean")
+    query = f"SELECT t.id FROM t {kind} JOIN u ON [t.a, u.a] AND (is_even(u.id) OR t.n > u.n) AND NOT is_even(t.n)"
+    spark.conf.set("spark.quail.model", "scripted://overlap")
+    assert "UDF" not in quail_spark.explain(spark.sql(ai_sql(query)))
+    plain = query.replace("is_even(u.id)", "u.id % 2 = 0").replace("is_even(t.n)", "coalesce(t.n % 2 = 0, false)")
+    assert result(spark.sql(ai_sql(query))) == result(spark.sql(plain_sql(plain)))
 
 
 @pytest.mark.parametrize("name", [*(name for name in QUERIES if name.startswith("correlated")), "lateral first"])
