@@ -56,9 +56,9 @@ class AddingProduct:
         ):
             _set("cublasLtMatmulDescSetAttribute", self._product, name, value)
         self._a = _made("cublasLtMatrixLayoutCreate", E4M3, c_uint64(into), c_uint64(out), c_int64(into))
-        self._b = _made("cublasLtMatrixLayoutCreate", E4M3, c_uint64(into), c_uint64(ALIGNED), c_int64(into))
-        self._d = _made("cublasLtMatrixLayoutCreate", BFLOAT16, c_uint64(out), c_uint64(ALIGNED), c_int64(out))
-        self._rows = ALIGNED
+        self._b = _made("cublasLtMatrixLayoutCreate", E4M3, c_uint64(into), c_uint64(1), c_int64(into))
+        self._d = _made("cublasLtMatrixLayoutCreate", BFLOAT16, c_uint64(out), c_uint64(1), c_int64(out))
+        self._rows = 1
 
     @staticmethod
     def serves(device: torch.device) -> bool:

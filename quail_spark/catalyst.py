@@ -169,8 +169,8 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
         refuse_unplanned(planning, unnested(planning, plan))
         return plan
     try:
-        plan_now = unnested(planning, plan)
-        ordered = plan_now if planning.awaits_outer(plan_now) else order_joins(planning, plan_now)
+        flat = unnested(planning, plan)
+        ordered = flat if planning.awaits_outer(flat) else order_joins(planning, flat)
         rewritten = rewrite(planning, ordered, None)
         planned.add(planning)
         return rewritten

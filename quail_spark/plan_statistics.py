@@ -63,27 +63,26 @@ class PlanStatistics:
             expression = expression.child()
         if kind(expression) != "AttributeReference":
             return None
-        known = plan.stats().attributeStats().get(expression)
-        if not known.isEmpty() and not known.get().distinctCount().isEmpty():
-            return float(str(known.get().distinctCount().get()))
-        if (footers := self._of(plan)) is not None:
-            return footers.distinct(expression.name())
-        source, made = _made(plan, expression)
-        return None if source is None else self.distinct(source, made)
+        return self._fact(plan, expression, "distinctCount", Footers.distinct, self.distinct)
 
     def _length(self, plan: JavaObject, attribute: JavaObject) -> float | None:
         """Of one column. What passes its values on does not change their length on average."""
+        return self._fact(plan, attribute, "avgLen", Footers.text_bytes, self.text_bytes)
+
+    def _fact(self, plan: JavaObject, attribute: JavaObject, statistic: str, in_footers, below) -> float | None:
+        """Of one column: Spark's statistic of this name, else what the table's footers tell, else what is known `below`,
+        in the input that the column comes from."""
         known = plan.stats().attributeStats().get(attribute)
-        if not known.isEmpty() and not known.get().avgLen().isEmpty():
-            return float(known.get().avgLen().get())
+        if not known.isEmpty() and not (value := getattr(known.get(), statistic)()).isEmpty():
+            return float(str(value.get()))
         if (footers := self._of(plan)) is not None:
-            return footers.text_bytes(attribute.name())
+            return in_footers(footers, attribute.name())
         source, made = _made(plan, attribute)
-        return None if source is None else self.text_bytes(source, made)
+        return None if source is None else below(source, made)
 
     def _of(self, plan: JavaObject) -> "Footers | None":
         """The footers of a table's files; None for another plan and where they can't be read."""
-        if not self._files or kind(plan) != "LogicalRelation" or kind(plan.relation()) != "HadoopFsRelation":
+        if not self._files or not _is_files(plan):
             return None
         index, format_ = plan.relation().location(), plan.relation().fileFormat()
         if kind(index) not in FILE_INDEXES or kind(format_) not in FORMATS:
@@ -140,6 +139,11 @@ def _made(plan: JavaObject, attribute: JavaObject) -> tuple[JavaObject | None, J
     return source, attribute
 
 
+def _is_files(plan: JavaObject) -> bool:
+    """Whether a plan is a table of files."""
+    return kind(plan) == "LogicalRelation" and kind(plan.relation()) == "HadoopFsRelation"
+
+
 def _guesses_nothing(plan: JavaObject) -> bool:
     """Whether a Filter leaves out NULLs, of which there are few, or partitions, whose files Spark has left out already."""
     if kind(plan) != "Filter":
@@ -154,7 +158,7 @@ def _guesses_nothing(plan: JavaObject) -> bool:
 
 def _partition_columns(plan: JavaObject) -> set[str]:
     """Columns whose conditions have chosen the files of this table already: Spark does so for tables of its catalog."""
-    if kind(plan) != "LogicalRelation" or kind(plan.relation()) != "HadoopFsRelation":
+    if not _is_files(plan):
         return set()
     relation = plan.relation()
     chosen = plan.catalogTable().isDefined() or kind(relation.location()) == DELTA_INDEX

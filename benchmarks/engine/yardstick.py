@@ -184,11 +184,10 @@ def profile(evaluator: ModelEvaluator, workload: Workload, sessions: int, path: 
         by_name[e.name] = by_name.get(e.name, 0.0) + (e.time_range.end - e.time_range.start) / 1e6
     top = sorted(by_name.items(), key=lambda item: -item[1])[:14]
     result = {"workload": workload.name, "busy": 1 - sum(gap for gap, *_ in gaps) / whole, "kernels_s": top}
-    result["idle_by_gap_us"] = {
-        f"up to {most:g}": [sum(chosen) / 1e6, len(chosen)]
-        for least, most in pairwise(GAPS)
-        for chosen in [[gap for gap, *_ in gaps if least < gap <= most]]
-    }
+    result["idle_by_gap_us"] = {}
+    for least, most in pairwise(GAPS):
+        chosen = [gap for gap, *_ in gaps if least < gap <= most]
+        result["idle_by_gap_us"][f"up to {most:g}"] = [sum(chosen) / 1e6, len(chosen)]
     result["longest_gaps"] = sorted(gaps, reverse=True)[:12]
     print(f"profile of {workload.name}: a kernel runs {100 * result['busy']:.1f} % of {whole / 1e6:.3f} s")
     for words, (seconds, count) in result["idle_by_gap_us"].items():
