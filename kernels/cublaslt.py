@@ -39,7 +39,7 @@ class _Choice(ctypes.Structure):
 
 
 class AddingProduct:
-    """One weight's product. Serves one thread at a time."""
+    """One weight's product. Serves one thread at a time. Its descriptions, a kilobyte, live as long as the process."""
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor, kind: str):
         """`weight` e4m3 [out, in] and `scales` as `ScaledLinear` keeps them, by `kind`."""
@@ -66,7 +66,10 @@ class AddingProduct:
         return on_hopper(device) and _library() is not None
 
     def add(self, x: Quantised, onto: torch.Tensor) -> bool:
-        """onto += x Wᵀ, `onto` bfloat16 [rows, out], contiguous. False when the library has no product for this: nothing is done then."""
+        """onto += x Wᵀ, `onto` bfloat16 [rows, out], contiguous.
+
+        False when the library has no product for this; nothing is done then.
+        """
         pointers = [t.data_ptr() for t in (self._weight, x.values, onto)]
         if any(pointer % ALIGNED for pointer in pointers):
             return False

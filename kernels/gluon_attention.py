@@ -309,7 +309,8 @@ def attend_long(
     """The queries of a table's tiles over their prefixes and own rows → their rows of `out`, as in `TritonAttention.attend`.
 
     `q` [queries, heads, dim], `own` [rows, 2 · kv_heads · dim], pools [slots, kv_heads, dim]; slots behind a partial run
-    must hold finite values. `table`: a `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of `out`, as `attention_kernel`'s. `factor`: softmax scale · log2(e).
+    must hold finite values. `table`: a `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of
+    `out`, as `attention_kernel`'s. `factor`: softmax scale · log2(e).
     """
     heads, dim = q.shape[1:]
     kv_heads, (waves, programs) = pools[0].shape[1], items.shape

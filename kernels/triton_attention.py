@@ -62,7 +62,8 @@ def attention_kernel(
     """Tiles as in `triton_plan.TilePlan`. Query i sees own rows `lows[i]` … `highs[i]`.
 
     Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. `own`
-    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors. SCALED pools are e4m3 with a scale for each slot and head.
+    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors. SCALED pools are e4m3 with a scale for
+    each slot and head.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8

@@ -77,7 +77,8 @@ def turn_heads(
     Rotary pairs are adjacent (`rows.adjacent_pairs`); `turn` complex64 [·, dim/2] has the row's angle in its own row, or in
     row `turn_rows[row]` (a table by position). `norms`: float32 [dim] for query and key heads, in the same order.
     `keep` = (slots int32 [rows], pool_k, pool_v [slots, kv_heads, dim]): turned keys and the values also go to the row's
-    slot, each head with a scale of its own where pools are `ScaledHeads`; −1: nowhere. The value heads may be absent when nothing is kept; `heads` or `kv_heads` may be 0. dim: a power of 2.
+    slot, each head with a scale of its own where pools are `ScaledHeads`; −1: nowhere.
+    The value heads may be absent when nothing is kept; `heads` or `kv_heads` may be 0. dim: a power of 2.
     """
     rows, dim = qkv.shape[0], qkv.shape[-1]
     if not rows:

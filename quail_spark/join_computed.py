@@ -9,8 +9,8 @@ from .scala import JavaObject, items
 def with_computed_sides(planning: Planning, node: JavaObject) -> JavaObject:
     """A Join whose relational conditions can be evaluated within an array, as far as one side's columns make that possible.
 
-    EXISTS, IN, scalar subqueries and UDFs that read one side (or none) move below the join, whole or out of a larger condition. AI calls stay,
-    and so does what reads both sides.
+    EXISTS, IN, scalar subqueries and UDFs that read one side (or none) move below the join, whole or out of a larger
+    condition. AI calls stay, and so does what reads both sides.
     """
     moved = _Moved(planning, node)
     condition = moved.without(node.condition().get())
