@@ -95,7 +95,9 @@ class AddingProduct:
     def _choice(self) -> _Choice | None:
         """The library's algorithm for this many rows. Layers of one shape share it."""
         key = (*self._shape, self._rows)
-        if key not in _chosen:
+        try:
+            return _chosen[key]
+        except KeyError:
             if len(_chosen) >= MOST_CHOSEN:
                 _chosen.clear()
             result, found = _Choice(), c_int()
@@ -103,8 +105,8 @@ class AddingProduct:
                 _handle(self._weight.device), self._product, self._a, self._b, self._d, self._d, _preference(),
                 c_int(1), byref(result), byref(found),
             )  # fmt: skip
-            _chosen[key] = result if found.value else None
-        return _chosen[key]
+            choice = _chosen[key] = result if found.value else None
+            return choice
 
 
 _chosen: dict[tuple, _Choice | None] = {}

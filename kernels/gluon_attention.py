@@ -308,12 +308,12 @@ def attend_long(
 ) -> None:
     """The queries of a table's tiles over their prefixes and own rows → their rows of `out`, as in `TritonAttention.attend`.
 
-    `q` [queries, heads, dim], `own` [rows, 2 · kv_heads · dim], pools [slots, kv_heads, dim]; slots behind a partial run
+    `q` [queries, heads, dim], `own` [rows, 2 · kv_heads · dim], pools [slots, kv_heads, dim], or `own` again where nothing has a prefix; slots behind a partial run
     must hold finite values. `table`: a `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of
     `out`, as `attention_kernel`'s. `factor`: softmax scale · log2(e).
     """
     heads, dim = q.shape[1:]
-    kv_heads, (waves, programs) = pools[0].shape[1], items.shape
+    kv_heads, (waves, programs) = own.shape[1] // (2 * dim), items.shape
     values, scales = out if mode == BY_BLOCK.value else (out, out)
     keys = [TensorDescriptor.from_tensor(x.flatten(1), [RUN, COLUMNS.value], PIECE) for x in (own, *pools)]
     launch(

@@ -115,9 +115,9 @@ class TritonAttention:
             from .gluon_attention import attend_long  # Gluon needs the card
 
             bounds = (tables.lows, tables.highs)
-            attend_long(
-                q, own, (pool_k, pool_v), long, tables.items, bounds, out, _mode(out), _factor(dim), self.bounded
-            )
+            # Where pools in FP8 are not copied, no tile of this kernel has a prefix.
+            pools = (own, own) if isinstance(pool_k, ScaledHeads) else (pool_k, pool_v)
+            attend_long(q, own, pools, long, tables.items, bounds, out, _mode(out), _factor(dim), self.bounded)
 
     def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch) -> None:
         """The portable kernel. `pools` None: tiles without a prefix."""

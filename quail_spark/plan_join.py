@@ -52,7 +52,7 @@ def _joined(planning: Planning, node: JavaObject, required: set[int] | None) -> 
         raise NotPlanned(f"a {name} join with an AI condition is unknown to the planner")
     if KINDS[name] == "inner":
         return _inner(planning, node, sort_conditions(planning, node), required)
-    node = with_computed_sides(planning, node)
+    node, required = with_computed_sides(planning, node, required)
     return _anchored(planning, node, sort_conditions(planning, node), required)
 
 
@@ -110,7 +110,7 @@ def _full_outer(planning: Planning, node: JavaObject, required: set[int] | None)
     remembers these answers.
     """
     catalyst = planning.catalyst
-    node = with_computed_sides(planning, node)
+    node, required = with_computed_sides(planning, node, required)
     needed = None if required is None else required | planning.references([node.condition().get()])
     left, right = (catalyst.shared(_pruned(planning, side, needed)) for side in (node.left(), node.right()))
     outer = catalyst.join_like(node, left, right, "LeftOuter")

@@ -1,6 +1,7 @@
 """The ragged attention kernel against the oracle, on fresh random ragged input."""
 
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
-from quail_spark.kernels import fp8, naive
+from quail_spark.kernels import fp8, naive, triton_ragged
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.kernels.triton_plan import Cut, Kernels, Long, plan_all, plan_answers
 from quail_spark.kernels.triton_quantise import empty_quantised
@@ -154,6 +155,31 @@ def test_prefixes_in_fp8_copied_together_or_too_long_to_copy(prefix, page):
     slots = torch.randperm(640 // page).repeat_interleave(page) * page + torch.arange(page).repeat(640 // page)
     slots = torch.cat([slots[: prefix - 5], slots.max() + torch.arange(1, 6)])
     check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots)], [0, 2]), *SHAPES[0], scaled=True)
+
+
+def test_no_kernel_for_hopper_reads_pools_in_fp8(monkeypatch):
+    """Its launches replaced by a look at their arguments: long segments alone, prefixes that are copied, and ones too long for it."""
+    seen = []
+    fake = types.ModuleType("gluon_attention")
+    fake.attend_long = lambda q, own, pools, table, *_: seen.append((pools, own, len(table.run_starts)))
+    monkeypatch.setitem(sys.modules, "quail_spark.kernels.gluon_attention", fake)
+    for name, value in {"on_hopper": lambda _: True, "programs": lambda _: 4, "launch": lambda *_, **__: None}.items():
+        monkeypatch.setattr(triton_ragged, name, value)
+    monkeypatch.setattr(
+        triton_ragged, "gathered", lambda pool, slots, dtype: torch.empty(len(slots), 2, 128, dtype=dtype)
+    )
+    heads = fp8.ScaledHeads(torch.empty(4000, 2, 128, dtype=fp8.FP8), torch.empty(4000, 2))
+    for starts, groups in (
+        ([0, 1300], []),
+        ([0, 700, 710, 800], [PrefixGroup(1, 3, torch.arange(700))]),
+        ([0, 700, 710], [PrefixGroup(1, 2, torch.arange(3900).repeat(2))]),
+    ):
+        plan = TritonAttention(Ragged(starts, groups, [0]), 8, 2, 128, "cpu", scaled=True)
+        qkv = torch.empty(starts[-1], 12, 128, dtype=HALF)
+        plan.attend(qkv, 8, heads, heads, torch.empty(starts[-1], 8, 128, dtype=HALF))
+    (alone, own, runs), (copied, _, copied_runs) = seen
+    assert alone[0] is own and alone[1] is own and not runs
+    assert copied_runs and all(isinstance(pool, torch.Tensor) and len(pool) == 700 for pool in copied)
 
 
 @pytest.mark.parametrize("quantised", ["block", "values"])

@@ -138,6 +138,13 @@ def test_a_subquery_in_on_leaves_the_question_to_a_join(stored, spark, name):
     assert " join (" in explained and "UDF" not in explained
 
 
+@pytest.mark.parametrize("asked", ["t.n + u.n IN (SELECT id FROM e2)", "(t.n, u.n) IN (SELECT id, id FROM e2)"])
+def test_a_subquery_about_both_sides_in_on_is_refused_in_our_words(stored, spark, asked):
+    spark.conf.set("spark.quail.model", "scripted://overlap")
+    with pytest.raises(Exception, match=r"reads both sides of a left outer join.*needs Python or a subquery"):
+        spark.sql(ai_sql(f"SELECT t.id FROM t LEFT JOIN u ON [t.a, u.a] AND {asked}")).collect()
+
+
 @pytest.mark.parametrize("kind", ["LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI"])
 def test_a_function_of_ones_own_in_on(stored, spark, kind):
     """About one side, within a condition about both."""
