@@ -59,7 +59,8 @@ def plan_context(conf: QuailConf, stand_in: bool = False) -> PlanContext | None:
         return None
     eight_bits = device.fp8_flops is not None and conf["engine.fp8"] != "off"
     eight_bits = eight_bits and (conf["engine.fp8"] != "auto" or is_fp8(conf["model"]))
-    roofline = Roofline(model, device, "fp8" if eight_bits else "bfloat16")
+    kv = "fp8" if conf["engine.kv"] == "fp8" else "bfloat16"
+    roofline = Roofline(model, device, "fp8" if eight_bits else "bfloat16", kv)
     return PlanContext(roofline, conf["prompt.layout"], price=conf["estimate.pricePerHour"] or None)
 
 

@@ -24,6 +24,13 @@ def test_a_named_model_on_a_named_device():
     assert (context.roofline.model.name, context.roofline.device.name) == ("qwen3-4b", "H100")
     assert (context.roofline.precision, context.price, context.layout) == ("fp8", 2.5, "document_first")
     assert estimating.plan_context(conf(model="Qwen/Qwen3-4B", estimate_device="H100")).roofline.precision == "bfloat16"
+    assert context.roofline.kv_dtype == "bfloat16"
+    assert (
+        estimating.plan_context(
+            conf(model="Qwen/Qwen3-4B-FP8", estimate_device="H100", engine_kv="fp8")
+        ).roofline.kv_dtype
+        == "fp8"
+    )
     off = conf(model="Qwen/Qwen3-4B-FP8", estimate_device="H100", engine_fp8="off")
     assert estimating.plan_context(off).roofline.precision == "bfloat16"
     assert (

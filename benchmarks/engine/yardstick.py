@@ -1,7 +1,7 @@
 """The five yardstick workloads through the whole engine on one GPU: seconds, share of speed of light, ratio to vLLM.
 
     python benchmarks/engine/yardstick.py [--model DIRECTORY] [--fp8 row,block] [--only filter,bio] [--runs 3]
-                                          [--scale 1] [--sessions 2] [--json FILE] [--profile] [--leave GIB]
+                                          [--scale 1] [--sessions 2] [--json FILE] [--profile] [--leave GIB] [--kv fp8]
 
 Without `--model`, a random checkpoint in the layout of Qwen3-4B-FP8 is written first. Prompts are ready token ids; the
 clock runs from the first call to the last answer. `--sessions` streams call at the same time, as Spark's tasks do, with
@@ -23,7 +23,7 @@ import torch
 from id_sessions import Gate, IdQuestions, calls_of
 from workloads import WORKLOADS, Workload
 
-from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.config import KV_SETTINGS, EngineConfig
 from quail_spark.engine.evaluator import Counts
 from quail_spark.engine.interpreter import favour_launches
 from quail_spark.engine.loader import load_model
@@ -201,7 +201,7 @@ def profile(evaluator: ModelEvaluator, workload: Workload, sessions: int, path: 
 
 def engine(directory: Path, fp8: str, arguments) -> ModelEvaluator:
     began = time.perf_counter()
-    config = EngineConfig(str(directory), device=arguments.device, fp8=fp8, answer_memory=0)
+    config = EngineConfig(str(directory), device=arguments.device, fp8=fp8, kv=arguments.kv, answer_memory=0)
     runner = Runner(load_model(directory, device=config.device, fp8=fp8), config, READOUT.ids)
     loaded = time.perf_counter()
     warm_up(runner)
@@ -223,6 +223,7 @@ def main() -> None:
     parser.add_argument("--shape", default="qwen3-4b", choices=SHAPES)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--fp8", default="row,block", help="scales, or `off` for bfloat16; several behind one another")
+    parser.add_argument("--kv", default="auto", choices=KV_SETTINGS, help="number type of KV pages")
     parser.add_argument("--only", default=",".join(WORKLOADS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
