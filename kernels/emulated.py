@@ -42,7 +42,7 @@ def _bound_values(layer, config) -> None:
     bound = values.bounds(product, norm, len(v.weight))
     folded = values.fold(product, norm, o.weight.float(), heads, kv_heads)
     o.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(folded, "row")))
-    units = bound.unflatten(0, (kv_heads, -1)).repeat_interleave(heads // kv_heads, 0).flatten()
+    units = values.of_query_heads(bound, heads, kv_heads)
 
     def in_units(_, args):
         mixed = (args[0] / units * fp8.FP8_MAX).clamp(-fp8.FP8_MAX, fp8.FP8_MAX).to(fp8.FP8)

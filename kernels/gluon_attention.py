@@ -22,13 +22,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .fp8 import Quantised
 from .launching import launch
+from .triton_attention import BOUNDED_VALUES, BY_BLOCK
 
 ROWS = 128  # of a tile: two warpgroups of 64
 RUN = 64
 COLUMNS = gl.constexpr(64)  # that one copy brings: 128 bytes, as the swizzled layout has them
 KEYS = gl.constexpr(128)  # of a step
 STAGES = gl.constexpr(3)
-BY_BLOCK, BOUNDED_VALUES = gl.constexpr(1), gl.constexpr(2)
 PIECE = gl.NVMMASharedLayout.get_default_for([RUN, COLUMNS.value], gl.bfloat16)
 
 

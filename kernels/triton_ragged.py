@@ -8,7 +8,7 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .fp8 import FP8, Quantised, ScaledHeads
+from .fp8 import BLOCK, FP8, Quantised, ScaledHeads
 from .launching import launch, on_hopper, programs
 from .ragged import PrefixGroup, Ragged
 from .sending import send
@@ -76,10 +76,10 @@ class TritonAttention:
             if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
                 ragged = _compacted(ragged)
-            else:
-                fine = _scattered(ragged).any()
-                self._shared = FINE if fine else SHARED
-                hopper = None if fine or scaled else hopper
+            elif _scattered(ragged).any():
+                self._shared, hopper = FINE, None
+            elif scaled:
+                hopper = None
         shared = Cut(self._shared.rows // group, self._shared.run)
         kernels = Kernels(Cut(OWN.rows // group, OWN.run), shared, hopper)
         self._all = _Tables(plan_all(ragged, kernels), device)
@@ -122,7 +122,8 @@ class TritonAttention:
     def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch) -> None:
         """The portable kernel. `pools` None: tiles without a prefix."""
         dim, mode, short = q.shape[-1], _mode(out), tables.short
-        values, scales = out if isinstance(out, Quantised) else (out, out)
+        assert mode != BY_BLOCK.value or dim == BLOCK
+        values, scales = out if mode == BY_BLOCK.value else (out, out)
         own_keys = TensorDescriptor(own, own.shape, own.stride(), [shape.keys, dim])
         scaled = pools is not None and isinstance(pools[0], ScaledHeads)
         keys = [own_keys, own] * 2

@@ -23,7 +23,12 @@ def fold(first: ScaledLinear, norm: torch.Tensor, o: torch.Tensor, heads: int, k
     first.scales[:, channels] /= bound
     if first.bias is not None:
         first.bias[channels] /= bound
-    return o * bound.unflatten(0, (kv_heads, -1)).repeat_interleave(heads // kv_heads, 0).flatten()
+    return o * of_query_heads(bound, heads, kv_heads)
+
+
+def of_query_heads(bound: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
+    """Bounds of the value channels, for the channels of attention's output: [kv_heads · dim] → [heads · dim]."""
+    return bound.unflatten(0, (kv_heads, -1)).repeat_interleave(heads // kv_heads, 0).flatten()
 
 
 def bounds(first: ScaledLinear, norm: torch.Tensor, count: int) -> torch.Tensor:

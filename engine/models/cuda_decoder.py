@@ -58,11 +58,10 @@ class CudaLayer:
             self.q, self.kv = fused("q"), fused("k", "v")
         else:
             self.qkv = fused("q", "k", "v")
-        self.first = self.kv if last else self.qkv
-        o = weights["o"]
-        self.bounded_values = can_fold(self.first, tuple(o.shape), kind)
+        first, o = self.kv if last else self.qkv, weights["o"]
+        self.bounded_values = can_fold(first, tuple(o.shape), kind)
         if self.bounded_values:
-            o = fold(self.first, self.attention_norm, plain(o, torch.float32), facts.heads, facts.kv_heads)
+            o = fold(first, self.attention_norm, plain(o, torch.float32), facts.heads, facts.kv_heads)
         self.o = product(o, kind, bias("o"), dtype)
         self.mlp = mlp(fused("gate", "up"), weights["down"], kind, bias("down"), dtype)
 
