@@ -102,14 +102,25 @@ class Host:
         self._update_stats(state=READY, load_seconds=seconds, describe=described)
         self._stats.write()
         self._lifetime.ready()
+        self._heed_sigterm()
         self._change_state(state=READY)
         log(f"ready after {seconds:.1f} s")
 
     def wait_for_signals(self) -> None:
         """Never returns: the lifetime thread ends the process."""
-        signal.signal(signal.SIGTERM, lambda *_: self._lifetime.end(End.SIGNAL))
         while True:
-            threading.Event().wait(3600)
+            self._signals.recv(1)  # afterwards Python runs the signal's handler
+
+    def _heed_sigterm(self) -> None:
+        """From now on SIGTERM ends the engine in order; while it loads, at once.
+
+        A signal that arrives just before the main thread waits, or in another thread, interrupts no wait; the byte that
+        it leaves in a socket does.
+        """
+        self._signals, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        signal.set_wakeup_fd(wakeup.detach(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: self._lifetime.end(End.SIGNAL))
 
     def _live(self) -> None:
         status = 1

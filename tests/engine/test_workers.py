@@ -45,7 +45,7 @@ def test_nobody_works_on_after_the_error_has_reached_the_caller():
 
     def work(item):
         if item == 0:
-            started.wait(10)
+            started.wait(60)
             raise ValueError("item 0")
         working.append(item)
         started.set()

@@ -115,7 +115,7 @@ def check_executor_killed(job: Job) -> dict:
     """An executor is killed while it asks."""
     killer = job.kill_executor(lambda: job.answered("one lost") > 0)
     ids = job.ids("SELECT id FROM rows WHERE AI.IF(PROMPT('{0} and one lost', text))")
-    killer.join(10)
+    killer.join(60)
     return {"ids": ids, "killed": job.killed}
 
 
@@ -127,7 +127,7 @@ def check_shuffle_lost(job: Job) -> dict:
         SELECT id FROM
           (SELECT /*+ REPARTITION({PARTS}, id) */ * FROM rows WHERE AI.IF(PROMPT('{{0}} before the shuffle', text)))
         WHERE AI.IF(PROMPT('{{0}} after the shuffle', text))""")
-    killer.join(10)
+    killer.join(60)
     return {"ids": ids, "killed": job.killed, "retried": max(info.currentAttemptId for info in job.stages())}
 
 

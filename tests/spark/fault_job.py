@@ -46,7 +46,7 @@ def main(victim: str, path: str, model: str = MODEL) -> None:
         found["rows"] = sorted(row.id for row in spark.sql(QUERY).collect())
     except Exception as error:
         found["error"] = str(error)
-    killer.join(timeout=5)
+    killer.join(timeout=60)
     engines = len(read_stats(spark.sparkContext.applicationId))
     spark.stop()
     print(json.dumps({"killed": killed, "engines": engines, **found}))

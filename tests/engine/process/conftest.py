@@ -73,7 +73,7 @@ def open_lab():
         finally:
             lab.kill_engines()
             for child in launcher._children.values():
-                child.wait(10)
+                child.wait(60)
             launcher._children.clear()
             shutil.rmtree(tmp)
 
@@ -95,7 +95,7 @@ def module_lab():
 def shared_lab(module_lab):
     """The module's; the journal keeps only that the engine was loaded."""
     engine = module_lab.connect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while engine.stats()["streams"]:
         assert time.monotonic() < deadline, "the test before left a stream open"
         time.sleep(0.01)
@@ -108,7 +108,7 @@ def shared_lab(module_lab):
 def eventually():
     """Wait until a condition holds; fail after some seconds."""
 
-    def wait(condition, seconds=15.0):
+    def wait(condition, seconds=60.0):
         deadline = time.monotonic() + seconds
         while not (result := condition()):
             assert time.monotonic() < deadline, "it did not happen in time"

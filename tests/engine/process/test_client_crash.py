@@ -106,7 +106,7 @@ def test_many_streams_share_one_successor(lab):
     time.sleep(0.1)
     kill(lab.engines()[0])
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert results == [even(batches)] * 6
     assert len(lab.engines()) == 2
 
@@ -221,5 +221,5 @@ def test_a_silent_engine_is_mentioned(lab, monkeypatch, caplog, eventually):
         eventually(lambda: f"engine process {pid} does not answer" in caplog.text)
     assert "engine-1.log" in caplog.text and "'op'" in caplog.text
     os.kill(pid, signal.SIGCONT)
-    thread.join(10)
+    thread.join(60)
     assert texts(results) == [[1], [1]]

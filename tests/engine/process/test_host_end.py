@@ -15,7 +15,7 @@ from quail_spark.engine.stats import read_stats
 @pytest.fixture
 def gone(eventually):
     """Wait until a process is gone."""
-    return lambda pid, seconds=10: eventually(lambda: identify(pid) is None, seconds)
+    return lambda pid: eventually(lambda: identify(pid) is None)
 
 
 def names(lab):
@@ -45,6 +45,14 @@ def test_stop_and_terminate(lab, gone):
     assert not [name for name in names(lab) if name.endswith("sock")]
 
 
+def test_sigterm_that_interrupts_no_wait_of_the_main_thread(lab, gone):
+    answers = lab.connect().rows(lab.filter, [[["terminate"]]])
+    assert [batch.codes.tolist() for batch in answers] == [[[0]]]
+    gone(*lab.engines())
+    (stats,) = read_stats(lab.application)
+    assert (stats["state"], stats["reason"]) == ("ended", "it got SIGTERM")
+
+
 def test_stop_under_a_stream_does_not_wait_for_it(lab, gone):
     engine = lab.connect()
     answers = engine.rows(lab.filter, [[["a"]], [["hang"]]])
@@ -70,7 +78,7 @@ def test_an_engine_outlives_workers_and_ends_with_their_daemon(lab, python, gone
             assert identify(engine)
         assert len(seen) == 1
         daemon.kill()
-    gone(engine, 6)
+    gone(engine)
     assert not lab.root().exists()
 
 
@@ -84,7 +92,7 @@ def test_an_engine_lives_as_long_as_any_owner(lab, gone):
         time.sleep(1.5)
         assert identify(pid)
         sleepers[1].kill()
-        gone(pid, 6)
+        gone(pid)
     finally:
         for sleeper in sleepers:
             sleeper.kill()
@@ -96,12 +104,12 @@ def test_owner_dies_while_the_model_loads(lab, gone, python, eventually):
     (pid,) = eventually(lab.engines)
     racer.kill()
     racer.communicate()
-    gone(pid, 8)
+    gone(pid)
 
 
 def test_an_owner_whose_pid_was_reused_is_dead(lab, gone):
     engine = lab.connect(owner=ProcessId(os.getpid(), "earlier"))
-    gone(engine.address.directory.state().process.pid, 6)
+    gone(engine.address.directory.state().process.pid)
 
 
 def test_kill_of_everything_leaves_nothing_in_the_way(lab, gone):

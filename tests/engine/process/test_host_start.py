@@ -129,7 +129,7 @@ def test_a_log_that_cannot_be_written(lab, monkeypatch):
     (pid,) = lab.engines()
     process = identify(pid)
     engine.stop()
-    launcher._children.popitem()[1].wait(10)
+    launcher._children.popitem()[1].wait(60)
     assert identify(pid) != process
     with pytest.raises(ModelError, match="there is no model"):
         lab.connect("missing")

@@ -2,8 +2,8 @@
 
 Models: `fake://ok`, `fake://slow` (loads for a second), `fake://bug` and `fake://missing` (fail to load),
 `fake://dies` (killed while loading), `fake://never` (loads for ever).
-Texts (first column): `kill`, `kill once`, `hang`, `freeze`, `freeze once`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any other
-text is TRUE when its length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
+Texts (first column): `kill`, `kill once`, `terminate`, `hang`, `freeze`, `freeze once`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any
+other text is TRUE when its length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
 """
 
 import os
@@ -66,6 +66,8 @@ class FakeSession:
         if word == "kill" and (rest != "once" or "killed" not in JOURNAL.read_text()):
             note("killed")
             kill_self()
+        elif word == "terminate":
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # interrupts this thread alone
         elif word == "hang":
             note("hangs")
             self.cancelled.wait(60)
