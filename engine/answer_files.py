@@ -3,7 +3,7 @@
     <location>/<model>/answers-<nanoseconds since 1970>-<host>-<process>-<random>.parquet
 
 `model` is a hash of whatever answers depend on besides the prompt; the columns are `key` (binary, 16 bytes: the hash of
-a prompt) and `margin` (float32); the schema's metadata says whose answers these are. A file is written under a hidden
+a prompt) and `margin` (float32); the schema's metadata says whose answers these are, with a checksum. A file is written under a hidden
 name and then renamed, so a reader sees whole files, and leaves out what it can't read. Merging writes a new file and
 deletes afterwards what that has taken in: each answer stands in a whole file at any time, whoever else reads, writes or
 merges.
@@ -120,12 +120,12 @@ class AnswerFiles:
         """Add a file; returns its name."""
         name = f"answers-{time.time_ns()}-{_host()}-{os.getpid()}-{secrets.token_hex(4)}.parquet"
         path, draft = f"{self._directory}/{name}", f"{self._directory}/.{name}"
-        facts = json.dumps({"schema": 1, "identity": self._identity})
+        facts = {"schema": 1, "identity": self._identity, "checksum": _checksum(run.keys, run.margins)}
         columns = [
             pa.Array.from_buffers(field.type, len(run), [None, pa.py_buffer(np.ascontiguousarray(values))])
             for field, values in zip(_SCHEMA, (run.keys, run.margins), strict=True)
         ]
-        table = pa.Table.from_arrays(columns, schema=_SCHEMA.with_metadata({"quail_spark": facts}))
+        table = pa.Table.from_arrays(columns, schema=_SCHEMA.with_metadata({"quail_spark": json.dumps(facts)}))
         self._filesystem.create_dir(self._directory, recursive=True)
         try:
             with self._filesystem.open_output_stream(draft) as sink:
@@ -158,13 +158,27 @@ class AnswerFiles:
                 table = pq.ParquetFile(source).read(_SCHEMA.names).combine_chunks()
             if not table.schema.equals(_SCHEMA) or any(column.null_count for column in table.columns):
                 raise pa.ArrowInvalid(f"its columns are {table.schema.to_string(show_schema_metadata=False)!r}")
-            return Run.of(*(_values(table[name], dtype) for name, dtype in (("key", KEY), ("margin", np.float32))))
+            keys, margins = (_values(table[name], dtype) for name, dtype in (("key", KEY), ("margin", np.float32)))
+            if _facts(table.schema).get("checksum") not in (None, _checksum(keys, margins)):
+                raise pa.ArrowInvalid("its answers are not those that were written")
+            finite = np.isfinite(margins)  # no engine writes others
+            return Run.of(keys[finite], margins[finite])
         except FileNotFoundError:
             return None
-        except ERRORS as error:
+        except (*ERRORS, ValueError) as error:  # a ValueError where the file's own description is broken
             self.unreadable.add(name)
             _log.warning("the answers in %s/%s can't be read and are left out: %s", self._directory, name, error)
             return None
+
+
+def _facts(schema: pa.Schema) -> dict:
+    return json.loads((schema.metadata or {}).get(b"quail_spark", b"{}"))
+
+
+def _checksum(keys: np.ndarray, margins: np.ndarray) -> str:
+    digest = blake2b(np.ascontiguousarray(keys).tobytes(), digest_size=8)
+    digest.update(np.ascontiguousarray(margins).tobytes())
+    return digest.hexdigest()
 
 
 def _values(column: pa.ChunkedArray, dtype) -> np.ndarray:

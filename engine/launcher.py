@@ -6,16 +6,20 @@ second one, however many processes race, and whoever of them is killed. The othe
 One device, one engine: an engine with other settings than those asked for (timeouts don't count) is asked to end when
 no stream uses it, and a new one takes its place; while it is at work, the caller waits a little and then gets an
 EngineError. A start that failed is reported to everybody who waits for it, and remembered for `FAILURE_MEMORY`
-seconds, so that eight tasks do not each load a model that can't be loaded; after that it is tried again.
+seconds, so that eight tasks do not each load a model that can't be loaded; after that it is tried again. An engine
+that is killed while it loads says nothing of the model: another is started, `RESTARTS` times. One that hangs is killed,
+while it loads after the start time and afterwards, by whoever looks for it, after the silence time.
 """
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +44,7 @@ from .wire import decode_error
 
 HOST_MODULE = "quail_spark.engine.host"
 FAILURE_MEMORY = 10.0  # seconds
+RESTARTS = 2  # after deaths while loading that nothing explains
 REPLACE_WAIT = 30.0  # seconds to wait for an engine with other settings to have no streams
 _SLACK = 30.0  # seconds beyond the start timeout, which the engine itself watches over
 _POLL = 0.05  # seconds
@@ -83,6 +88,8 @@ class _Search:
         self._replace_deadline = time.monotonic() + REPLACE_WAIT
         self._mention_at = time.monotonic() + _MENTION
         self._watched = 0  # number of the run that was seen starting
+        self._watched_since = time.monotonic()
+        self._silent = (0, 0.0)  # run of a ready engine that does not answer, and since when
 
     def run(self) -> Connection:
         while True:
@@ -120,8 +127,7 @@ class _Search:
 
     def _start(self, lock: int) -> None:
         last = self._directory.state()
-        if last and last.state == STARTING and last.run == self._watched:
-            self._record_death(last)
+        deaths = self._deaths(last) if last and last.state == STARTING and last.run == self._watched else 0
         self._raise_recent_failure()
         remove_abandoned(keep=self._directory)
         run = self._directory.next_run()
@@ -129,17 +135,29 @@ class _Search:
         owners = tuple(dict.fromkeys([*others, self._address.owner]))
         for stale in self._directory.path.glob("*.sock"):
             stale.unlink(missing_ok=True)
-        self._directory.write_state(State(STARTING, run, self._address.application, self._address.config, owners))
-        self._watched = run
+        self._directory.write_state(
+            State(STARTING, run, self._address.application, self._address.config, owners, deaths=deaths)
+        )
+        self._watch(run)
         spawn(self._directory, run, lock)
 
-    def _record_death(self, state: State) -> None:
-        """An engine that died while starting could not say why."""
+    def _watch(self, run: int) -> None:
+        if run != self._watched:
+            self._watched, self._watched_since = run, time.monotonic()
+
+    def _deaths(self, state: State) -> int:
+        """How many engines in a row have died while starting and could not say why, up to this one. One that was killed
+        may load next time; one that ended by itself, or that was the last of several, is a start that failed."""
         failure = self._directory.failure()
-        if failure is None or failure.run != state.run:
-            status = exit_status(self._directory, state.run)
-            message = f"the engine process died while it was starting ({status})"
-            self._directory.write_failure(Failure(state.run, identity(state.config), "EngineStartError", message))
+        if failure is not None and failure.run == state.run:
+            return 0
+        deaths, code = state.deaths + 1, _exit_code(self._directory, state.run)
+        if deaths <= RESTARTS and (code is None or code < 0):
+            return deaths
+        times = f"; {deaths} in a row" if deaths > 1 else ""
+        message = f"the engine process died while it was starting ({exit_status(self._directory, state.run)}{times})"
+        self._directory.write_failure(Failure(state.run, identity(state.config), "EngineStartError", message))
+        return 0
 
     def _raise_recent_failure(self) -> None:
         failure = self._directory.failure()
@@ -153,19 +171,36 @@ class _Search:
     def _use(self, state: State) -> Connection | None:
         """A connection, if the present engine is ready and has the right settings."""
         if state.state == STARTING:
-            self._watched = state.run
+            self._watch(state.run)
         if state.state != READY:
             return None
-        connection = Connection(self._directory, state)
+        connection, began = Connection(self._directory, state), time.monotonic()
         try:
             if identity(state.config) == identity(self._address.config):
                 connection.register(self._address.owner, self._address.config.idle_timeout)
                 return connection
             self._replace(connection)
-        except EngineGone:
-            pass
+            self._silent = (0, 0.0)
+        except EngineGone as gone:
+            if "ending" not in str(gone):
+                self._end_if_silent(state, began)
         connection.close()
         return None
+
+    def _end_if_silent(self, state: State, asked: float) -> None:
+        """The engine did not answer what it was `asked` then. A hung one is killed after the silence time."""
+        if state.process is None or not is_alive(state.process):
+            return
+        if self._silent[0] != state.run:
+            self._silent = (state.run, asked)
+        config, since = self._address.config, self._silent[1]
+        if time.monotonic() - since >= config.silence_timeout:
+            kill(state)
+            _log.error(
+                "engine process %d answered nothing for %g s and was killed", state.process.pid, config.silence_timeout
+            )
+            since = time.monotonic() - config.silence_timeout
+        self._deadline = max(self._deadline, since + config.silence_timeout + config.start_timeout + _SLACK)
 
     def _replace(self, connection: Connection) -> None:
         streams = connection.stop(unless_used=True)
@@ -177,10 +212,17 @@ class _Search:
             )
 
     def _late(self, state: State | None) -> EngineStartError:
+        """What to raise when it has taken too long. An engine that should itself have given up loading is killed."""
         run = state.run if state else 0
+        limit = self._address.config.start_timeout
+        watched = time.monotonic() - self._watched_since
+        if state and state.state == STARTING and watched > state.config.start_timeout and kill(state):
+            message = (
+                f"engine process {state.process.pid} hung while it was loading, for {watched:.0f} s, and was killed"
+            )
+            return EngineStartError(with_log(message, self._directory.log(run)))
         what = f"engine process {state.process.pid} does not answer" if state and state.process else "no engine came up"
-        seconds = self._address.config.start_timeout
-        return EngineStartError(with_log(f"{what} within {seconds:g} s", self._directory.log(run)))
+        return EngineStartError(with_log(f"{what} within {limit + _SLACK:g} s", self._directory.log(run)))
 
 
 def spawn(directory: RuntimeDirectory, run: int, lock: int) -> None:
@@ -206,16 +248,29 @@ def spawn(directory: RuntimeDirectory, run: int, lock: int) -> None:
     _children[directory.path, run] = child
 
 
+def kill(state: State) -> bool:
+    """Kill a hung engine; False where its process is gone or not known. Its lock becomes free."""
+    if state.process is None or not is_alive(state.process):
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(state.process.pid, signal.SIGKILL)
+    return True
+
+
 def exit_status(directory: RuntimeDirectory, run: int) -> str:
     """In words: how an engine process ended. Known to the process that started it."""
+    code = _exit_code(directory, run)
+    if code is None:
+        return "it still runs" if (directory.path, run) in _children else "exit status unknown"
+    return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _exit_code(directory: RuntimeDirectory, run: int) -> int | None:
+    """Below 0: the signal. None: unknown, or it still runs."""
     child = _children.get((directory.path, run))
-    if child is None:
-        return "exit status unknown"
-    try:
-        status = child.wait(1)
-    except subprocess.TimeoutExpired:
-        return "it still runs"
-    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    with suppress(subprocess.TimeoutExpired):
+        return child and child.wait(1)
+    return None
 
 
 def with_log(message: str, log: Path) -> str:

@@ -57,15 +57,20 @@ class Runner:
         self.token_bytes = facts.kv_token_bytes(kv_dtype.itemsize, 4 if kv_dtype == FP8 else 0)
         self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, _free_bytes(model.device))
         self.max_context = self.plan.max_context
-        self.page_pool = PagePool(
-            facts.layers,
-            facts.kv_heads,
-            facts.head_dim,
-            self.plan.pages,
-            self.plan.page_size,
-            kv_dtype,
-            model.device,
-        )
+        self.page_pool = self._make_pool(kv_dtype)
+
+    def _make_pool(self, dtype: torch.dtype) -> PagePool:
+        facts, plan, device = self.model.config, self.plan, self.model.device
+        try:
+            return PagePool(facts.layers, facts.kv_heads, facts.head_dim, plan.pages, plan.page_size, dtype, device)
+        except BaseException as error:
+            if not _lacks_memory(error):
+                raise
+            asked = plan.pages * plan.page_size * self.token_bytes
+            raise ConfigError(
+                f"spark.quail.engine.kvMemory is {self.config.kv_bytes or asked} bytes, which {device} does not have; "
+                f"accepted: what is free there ({error})"
+            ) from None
 
     def run(self, segments: Sequence[Segment]) -> tuple[np.ndarray, list[KVNode | None]]:
         """`launch`, and wait: (logits, nodes) as in `Pass`."""

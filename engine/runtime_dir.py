@@ -38,7 +38,8 @@ _YOUNG = 60.0  # seconds in which a directory without an engine is taken for one
 
 @dataclass(frozen=True)
 class State:
-    """Contents of `engine.json`. `process` is None until the engine process has started; `reason` says why it ended."""
+    """Contents of `engine.json`. `process` is None until the engine process has started; `reason` says why it ended;
+    `deaths`: how many engines before it, in a row, were killed while they were starting."""
 
     state: str
     run: int
@@ -47,6 +48,7 @@ class State:
     owners: tuple[ProcessId, ...]
     process: ProcessId | None = None
     reason: str | None = None
+    deaths: int = 0
 
     def with_(self, **changes) -> "State":
         """A copy with these fields changed."""

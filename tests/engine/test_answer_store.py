@@ -183,6 +183,36 @@ def test_a_file_that_is_not_whole_is_left_out(store_of, tmp_path, caplog):
     assert cut.exists() and foreign.exists()  # it is not for us to delete them
 
 
+def test_a_file_with_a_wrong_bit_is_left_out(store_of, tmp_path):
+    """Wherever it is, in pages or in what describes them."""
+    rng = random.Random()
+    written = {rng.randbytes(16): rng.gauss(0, 3) for _ in range(400)}
+    first = store_of()
+    first.add(written)
+    first._flush()
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    found = store_of()
+    found.refresh()
+    assert found.find(list(written)) == pytest.approx(written, rel=1e-6)
+    for _ in range(40):
+        place = rng.choice([rng.randrange(len(whole)), rng.randrange(len(whole) - 700, len(whole))])
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        read = store_of()
+        read.refresh()
+        assert {key: written[key] for key in read.find(list(written))} == pytest.approx(
+            read.find(list(written)), rel=1e-6
+        )
+
+
+def test_margins_that_are_no_numbers_are_computed_again(store_of, tmp_path):
+    files_ = AnswerFiles(str(tmp_path / "store"), "model")
+    files_.write(Run.of_dict({b"a" * 16: float("nan"), b"b" * 16: float("inf"), b"c" * 16: -2.5}))
+    store = store_of()
+    store.refresh()
+    assert store.find([letter * 16 for letter in (b"a", b"b", b"c")]) == {b"c" * 16: -2.5}
+
+
 def test_drafts_of_killed_writers_go_at_the_next_merge(store_of, tmp_path):
     store = store_of()
     for letter in (b"a", b"b"):

@@ -199,6 +199,11 @@ def test_a_real_allocator_of_a_cpu_says_what_is_looked_for():
     assert not _lacks_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
+def test_more_kv_memory_than_there_is(qwen2):
+    with pytest.raises(ConfigError, match=rf"engine\.kvMemory is {1 << 50} bytes, which cpu does not have; accepted: "):
+        runner(qwen2, kv_bytes=1 << 50)
+
+
 def test_segments_are_checked(qwen2):
     run = runner(qwen2, max_context=64)
     tokens = np.zeros(65, np.int32)

@@ -2,19 +2,21 @@
 
 import os
 import resource
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import quail_spark
-from quail_spark.engine import launcher
+from quail_spark.engine import connection, launcher
 from quail_spark.engine.client import connect
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.processes import identify, own_process
@@ -76,9 +78,54 @@ def test_a_bug_while_loading(lab):
 
 
 def test_killed_while_loading(lab):
-    with pytest.raises(EngineStartError, match=r"died while it was starting \(killed by signal 9\)"):
+    """Whoever killed it may not do so again: lack of memory, say."""
+    with pytest.raises(EngineStartError, match=r"died while it was starting \(killed by signal 9; 3 in a row\)"):
         lab.connect("dies")
-    assert len(lab.engines()) == 1
+    assert len(lab.engines()) == 3
+    with pytest.raises(EngineStartError, match="3 in a row"):
+        lab.connect("dies")
+    assert len(lab.engines()) == 3  # remembered for a while
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_once_while_loading(lab, python, eventually, number):
+    """By the process that started it, or by another, which does not know how it ended."""
+    process = subprocess.Popen(
+        python("racer.py", lab.tmp, "fake://slow", lab.application),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    (pid,) = eventually(lab.engines)
+    with ThreadPoolExecutor() as pool:
+        mine = pool.submit(lab.connect, "slow")
+        time.sleep(0.2)
+        os.kill(pid, number)
+        assert mine.result().stats()["pid"] != pid
+    assert process.communicate("")[0].splitlines()[1].endswith("[[[0], [1]]] []")
+    assert len(lab.engines()) == 2
+
+
+def test_hung_while_loading(lab, monkeypatch, eventually):
+    """The engine can't give up by itself then."""
+    monkeypatch.setattr(launcher, "_SLACK", 1.0)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lab.connect, "slow", start_timeout=1)
+        (pid,) = eventually(lab.engines)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(EngineStartError, match=rf"engine process {pid} hung while it was loading, .* was killed"):
+            waiting.result()
+    assert lab.connect("slow", start_timeout=30).stats()["pid"] != pid
+
+
+def test_hung_when_a_new_client_comes(lab, monkeypatch):
+    """A new Python worker, say: no stream watches the engine."""
+    monkeypatch.setattr(connection, "ACTION_TIMEOUT", 0.3)
+    monkeypatch.setattr(launcher, "_SLACK", 0.5)
+    pid = lab.connect(silence_timeout=2, start_timeout=1).stats()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    engine = lab.connect(silence_timeout=2, start_timeout=1)
+    assert engine.stats()["pid"] != pid and identify(pid) is None
 
 
 def test_a_model_that_never_loads(lab, eventually):
