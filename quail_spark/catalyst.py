@@ -1,7 +1,8 @@
 """The planner in Catalyst: a rule in the session's optimizer that hands plans with AI calls to Python. Driver-side.
 
 The rule runs once per query, after Spark pushed predicates down and pruned columns (its PreCBO batch). It reaches every
-session of the JVM, since extensions are shared, but acts only for sessions that were enabled, and for their clones.
+session of the JVM, since extensions are shared, but plans only for sessions that were enabled, and for their clones. It refuses AI
+calls in sessions that were not and have no model of their own.
 """
 
 import logging
@@ -159,10 +160,10 @@ class _PlanningSession:
 def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject) -> JavaObject:
     """The plan with AI operators where a rule applies; the same plan when planning is off or fails.
 
-    Raises QuailError for a call that can't be right (a placeholder without an argument, an unknown option), and for a
-    query that Spark would refuse in words of its own.
+    Raises QuailError for a call that can't be right (a placeholder without an argument, an unknown option), for a query
+    that Spark would refuse in words of its own, and for a session that is not enabled.
     """
-    conf = session.settings()
+    conf = session.settings().enabled()
     planning = Planning(Catalyst(session), builder, conf)
     plan = read_file_names_first(planning, settle_layouts(planning, plan))
     if not conf["optimizer.enabled"]:

@@ -231,6 +231,20 @@ class QuailConf:
             if name[len(PREFIX) :] not in _BY_NAME:
                 raise ConfigError(f"{name} is not a setting; accepted: {', '.join(PREFIX + s for s in _BY_NAME)}")
         self._values = {s.name: _value(s, given.get(PREFIX + s.name, s.default)) for s in SETTINGS}
+        self._names_model = PREFIX + "model" in given
+
+    def enabled(self) -> "QuailConf":
+        """These settings, if a model is among them, be it as the empty name of the default one: `enable` sees to that.
+
+        Raises ConfigError where there is none, since then the settings that `enable` was given are not here.
+        """
+        if not self._names_model:
+            raise ConfigError(
+                "an AI call runs in a Spark session in which quail-spark is not enabled: spark.quail.model is not set there "
+                "(RESET and spark.newSession() drop what enable() has set); accepted: quail_spark.enable(spark, …), again, in "
+                "that session, or a model in spark.quail.model"
+            )
+        return self
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

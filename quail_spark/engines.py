@@ -21,16 +21,17 @@ def task_settings() -> tuple[QuailConf, str]:
     """The session's settings and the Spark application id, inside a task.
 
     Spark hands both down to the tasks of a query. It does not for `DataFrame.rdd`; there, what `propagate` noted in
-    the thread that started the job is used. Raises SetupError where there is neither.
+    the thread that started the job is used. Raises SetupError where there is neither, ConfigError where the session is not
+    enabled.
     """
     from pyspark import TaskContext
 
     task = TaskContext.get()
     if task is not None and (application := task.getLocalProperty(APPLICATION)):
-        return QuailConf.of_task(), application
+        return QuailConf.of_task().enabled(), application
     if task is not None and (noted := task.getLocalProperty(OUTSIDE_SQL)):
         settings = json.loads(noted)
-        return QuailConf(settings), settings[APPLICATION]
+        return QuailConf(settings).enabled(), settings[APPLICATION]
     raise SetupError(
         "an AI call runs outside of a Spark SQL query (through DataFrame.rdd on another thread, say), where Spark does "
         "not hand down the settings spark.quail.*; accepted: DataFrame operations, such as write, collect or mapInArrow"

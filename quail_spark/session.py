@@ -33,6 +33,7 @@ def enable(spark, model: str | None = None, **settings: Any):
     """
     given = _named(settings | ({} if model is None else {"model": model}))
     conf = QuailConf({**_quail_settings(spark), **given})
+    given.setdefault(PREFIX + "model", conf["model"])  # even if empty: by it a session is known to be enabled
     if _is_local(spark):
         given |= _local_model(conf["model"]) | _local_store(conf["answerStore"])
     if not hasattr(spark, _STATE):

@@ -12,14 +12,18 @@ import org.apache.spark.sql.catalyst.plans.logical.DomainJoin;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import scala.collection.Iterator;
 
 /**
  * Optimizer rule that hands plans with AI calls to the planner in Python, for sessions that asked for it. The mark is a
- * setting, which sessions that Spark clones (to plan a cached frame, say) inherit and new sessions do not.
+ * setting, which sessions that Spark clones (to plan a cached frame, say) inherit and new sessions do not. Where there is
+ * no model either, the planner refuses the query.
  */
 public class PlanRule extends Rule {
+  private static final String MODEL = "spark.quail.model";
+
   private final Function planner;
   private final String mark;
   private final Object session;
@@ -35,7 +39,8 @@ public class PlanRule extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    if (!SQLConf$.MODULE$.get().contains(mark) || !mentionsAi((QueryPlan) plan)) {
+    SQLConf conf = SQLConf$.MODULE$.get();
+    if (!conf.contains(mark) && conf.contains(MODEL) || !mentionsAi((QueryPlan) plan)) {
       return plan;
     }
     Object planned = planner.apply(new Object[] {session, plan});

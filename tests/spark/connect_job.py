@@ -50,6 +50,10 @@ def main(seed: int) -> None:
         spark.sql(QUERIES["filter"])
     except Exception as error:
         got["disabled"] = type(error).__name__
+    try:
+        rows.filter(ai_if(prompt(NEW, "text"))).collect()
+    except Exception as error:
+        got["frame of a disabled session"] = str(error)
     spark.stop()
     print(json.dumps(got))
 

@@ -61,3 +61,4 @@ def test_what_only_the_planner_can_run_is_refused_by_spark(name, got):
 
 def test_disabled(got):
     assert got["disabled"] == "AnalysisException"
+    assert "quail-spark is not enabled" in got["frame of a disabled session"]

@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PythonException
 
 import quail_spark
 from quail_spark.engines import resolve_device
 from quail_spark.errors import ConfigError, ModelError, SetupError
+from quail_spark.functions import ai_if, prompt
 from quail_spark.jvm import java_class
 
 from .conftest import MODEL
@@ -122,6 +123,76 @@ def test_sessions_are_apart(spark):
     quail_spark.enable(other, model="scripted://contains?word=7")
     assert answers(other) == [i == 7 for i in range(8)]
     assert answers(spark) == EXPECTED
+
+
+def frames(spark):
+    """A UDF's and a planned operator's query, which are not planned yet."""
+    call = ai_if(prompt(Q, "id"))
+    return [spark.range(8).select(call), spark.range(8).filter(call)]
+
+
+def test_a_reset_session_is_refused_until_it_is_enabled_again(spark):
+    waiting, planned = frames(spark), frames(spark)
+    for frame in planned:
+        frame._jdf.queryExecution().executedPlan()
+    spark.sql("RESET")
+    for frame in waiting + frames(spark):
+        with pytest.raises(IllegalArgumentException, match=r"ConfigError: .*not enabled.*enable\(spark"):
+            frame.collect()
+    for frame in planned:  # only the tasks can tell
+        with pytest.raises(PythonException, match=r"ConfigError: .*not enabled.*enable\(spark"):
+            frame.collect()
+    assert spark.range(3).count() == 3
+    quail_spark.enable(spark, model=MODEL)
+    assert answers(spark) == EXPECTED
+    assert [row[0] for row in frames(spark)[0].collect()] == EXPECTED
+
+
+def test_a_new_session_is_refused(spark):
+    for frame in frames(spark.newSession()):
+        with pytest.raises(IllegalArgumentException, match=r"ConfigError: .*not enabled"):
+            frame.collect()
+
+
+def test_a_disabled_session_is_refused(spark):
+    waiting = frames(spark)
+    quail_spark.disable(spark)
+    for frame in waiting:
+        with pytest.raises(IllegalArgumentException, match=r"ConfigError: .*not enabled"):
+            frame.collect()
+
+
+def test_a_model_among_the_settings_is_as_good_as_enabled(spark):
+    other = spark.newSession()
+    other.conf.set("spark.quail.model", MODEL)
+    every, passing = frames(other)
+    assert [row[0] for row in every.collect()] == EXPECTED
+    assert [row.id for row in passing.collect()] == [i for i, passes in enumerate(EXPECTED) if passes]
+
+
+def test_the_default_model_is_one_too(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("QUAIL_SPARK_MODEL", str(tmp_path))
+    other = spark.newSession()
+    quail_spark.enable(other)
+    assert other.conf.get("spark.quail.model") == ""
+    assert "ai_filter" in frames(other)[1]._jdf.queryExecution().optimizedPlan().toString()
+    quail_spark.disable(other)
+    assert other.conf.get("spark.quail.model", None) is None
+
+
+def test_a_stream_s_batches_run_in_a_clone_that_is_enabled(spark, tmp_path):
+    spark.range(8).write.parquet(str(tmp_path / "in"))
+    got = []
+
+    def keep(batch, _):
+        got.append(batch.sparkSession.conf.get("spark.quail.model"))
+        got.extend(row.id for row in batch.filter(ai_if(prompt(Q, "id"))).collect())
+
+    stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in")).writeStream.foreachBatch(keep)
+    stream.option("checkpointLocation", str(tmp_path / "progress")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert (got[0], sorted(got[1:])) == (MODEL, [i for i, passes in enumerate(EXPECTED) if passes])
 
 
 def test_permanent_views_are_refused_by_spark(spark):
