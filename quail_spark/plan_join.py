@@ -182,7 +182,7 @@ def _meetings(
     if not partner.columns.names:
         partner.columns.add(catalyst.true(), "n")
 
-    anchors = catalyst.project(anchor.columns.expressions, node.left())
+    anchors = catalyst.project(anchor.columns.guarded(on_anchor), node.left())
     partners = catalyst.filter(on_partner, node.right())
     fields = {id_: partner.columns.names.index(name) for id_, name in partner.compared.items()}
     partner_keys = [key for _, key in conditions.keys]

@@ -13,7 +13,7 @@ from quail_spark.optimizer.plan import LAYOUTS, OperatorSpec, Predicate
 from .conf import QuailConf
 from .gpu_profile import gpu_profile
 from .plan_statistics import PlanStatistics
-from .scala import Catalyst, JavaObject, items
+from .scala import Catalyst, JavaObject, items, kind
 
 
 class NotPlanned(Exception):
@@ -29,6 +29,7 @@ class InputColumns:
     names: list[str] = field(default_factory=list)
     expressions: list[JavaObject] = field(default_factory=list)
     text_names: list[str] = field(default_factory=list)
+    own_texts: list[str] = field(default_factory=list)  # those of them that hold nothing else
     _texts: list[JavaObject] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -49,6 +50,20 @@ class InputColumns:
         pairs = zip(self.names, self.expressions, strict=True)
         return [name for name, column in pairs if column.child().semanticEquals(expression)]
 
+    def guarded(self, conditions: list[JavaObject]) -> list[JavaObject]:
+        """The columns, with texts that are computed only where the conditions hold, and NULL elsewhere: computing one may
+        raise where they do not."""
+        return [
+            self._guarded(name, column, conditions) for name, column in zip(self.names, self.expressions, strict=True)
+        ]
+
+    def _guarded(self, name: str, column: JavaObject, conditions: list[JavaObject]) -> JavaObject:
+        text = column.child()
+        if not conditions or name not in self.own_texts or kind(text) == "AttributeReference":
+            return column
+        guard, none = self.catalyst.conjunction(conditions), self.catalyst.null(text.dataType())
+        return self.catalyst.alias(self.catalyst.if_(guard, text, none), name)
+
     def text(self, argument: JavaObject) -> int:
         """Index among the text columns of this argument's value, added when it is new."""
         for index, known in enumerate(self._texts):
@@ -56,7 +71,9 @@ class InputColumns:
                 return index
         held = self._holding(argument)
         self._texts.append(argument)
-        self.text_names.append(held[0] if held else self.add(argument, f"{self.prefix}t{len(self._texts) - 1}"))
+        if not held:
+            self.own_texts.append(self.add(argument, f"{self.prefix}t{len(self._texts) - 1}"))
+        self.text_names.append(held[0] if held else self.own_texts[-1])
         return len(self._texts) - 1
 
 

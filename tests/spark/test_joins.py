@@ -155,6 +155,20 @@ def test_errors_of_the_planner_name_the_fault(tables):
         ).collect()
 
 
+@pytest.mark.parametrize("kind", ["LEFT", "RIGHT", "FULL", "INNER", "LEFT SEMI", "LEFT ANTI", "EXISTS"])
+def test_what_may_raise_is_computed_where_the_other_conditions_hold(tables, kind):
+    """As in Spark's own joins: a division stands behind the condition that its divisor is not 0."""
+
+    def query(quotient):
+        on = f"m.n <> 2 AND t.n <> 2 AND AI.IF(PROMPT('{{0}} {{1}} {kind} guarded', {quotient('m.n')}, {quotient('t.n')}))"
+        if kind == "EXISTS":
+            return f"SELECT m.id, EXISTS (SELECT 1 FROM topics t WHERE {on}) AS e FROM mails m"
+        return f"SELECT * FROM mails m {kind} JOIN topics t ON {on}"
+
+    guarded = result(tables.sql(query(lambda n: f"CASE WHEN {n} <> 2 THEN 10 / ({n} - 2) END")))
+    assert result(tables.sql(query(lambda n: f"10 / ({n} - 2)"))) == guarded
+
+
 @pytest.mark.parametrize(("rate", "most"), [(1, 7), (0, 60)])
 @pytest.mark.parametrize("word", ["EXISTS", "NOT EXISTS"])
 def test_subqueries_stop_at_the_first_true(tables, rate, most, word):
