@@ -150,9 +150,15 @@ def _copy(directory: Path, to: Path, say: Say) -> Path:
     to = to.expanduser().resolve()
     if to == directory:
         return to
-    if to.exists() and any(to.iterdir()) and not is_checkpoint(to):
-        raise ModelError(f"{to} is not empty and holds no model; accepted: a new or empty directory")
-    shutil.copytree(directory, to, dirs_exist_ok=True)
+    try:
+        if to.exists() and any(to.iterdir()) and not is_checkpoint(to):
+            raise ModelError(f"{to} is not empty and holds no model; accepted: a new or empty directory")
+        shutil.copytree(directory, to, dirs_exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"the model can't be copied to {to} ({type(error).__name__}: {_first_line(error)}); accepted: a new or empty "
+            "directory that may be written"
+        ) from None
     say(f"Copied to {to}; use it with spark.quail.model={to}")
     return to
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quail_spark import model_wheels, models
+from quail_spark import cli, model_wheels, models
 from quail_spark.errors import ModelError
 from quail_spark.model_wheels import WheelModel, fetch_wheel_model
 
@@ -216,6 +216,16 @@ def test_a_directory_with_other_things_in_it_is_not_written_to(cache, tmp_path):
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(ModelError, match="is not empty"):
         models.fetch(str(checkpoint(tmp_path / "here")), to=tmp_path / "full")
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/x"])
+def test_a_place_that_can_not_be_written_is_said(cache, tmp_path, capsys, name):
+    (tmp_path / "file").write_text("mine")
+    here, to = checkpoint(tmp_path / "here"), tmp_path / name
+    assert cli.main(["fetch-model", "--model", str(here), "--to", str(to)]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and f"can't be copied to {to} (" in err
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["no/such/path", "./absent", "word"])
