@@ -9,6 +9,17 @@ from quail_spark.optimizer.errors import ConfigError
 
 FP8_SETTINGS = ("auto", "row", "block", "off")
 KV_SETTINGS = ("auto", "fp8")
+BOUNDS = (  # field, its name in the docs, unit, least value, whether 0 is accepted beside it
+    ("token_budget", "spark.quail.engine.tokenBudget", "", 16, True),
+    ("kv_bytes", "spark.quail.engine.kvMemory", " bytes", 1 << 20, True),
+    ("page_size", "page_size", "", 0, True),
+    ("max_context", "spark.quail.engine.maxContext", "", 0, True),
+    ("threads", "spark.quail.engine.threads", "", 0, True),
+    ("answer_memory", "spark.quail.engine.answerMemory", "", 0, True),
+    ("idle_timeout", "spark.quail.engine.idleTimeout", " s", 0, True),
+    ("start_timeout", "spark.quail.engine.startTimeout", " s", 1, False),
+    ("silence_timeout", "spark.quail.engine.silenceTimeout", " s", 1, False),
+)
 _SECRET = re.compile(r"secret|password|token|key", re.IGNORECASE)  # in the name of a URI's parameter
 
 
@@ -57,22 +68,11 @@ class EngineConfig:
         if self.answer_store and "://" not in self.answer_store and not self.answer_store.startswith("/"):
             raise ConfigError(f"spark.quail.answerStore is {self.answer_store!r}; accepted: an absolute path, or a URI")
         refuse_credentials(self.answer_store)
-        for name, least in (("token_budget", 16), ("kv_bytes", 1 << 20)):
-            if 0 < getattr(self, name) < least:
-                raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more, or 0")
-        for name, least in (
-            ("token_budget", 0),
-            ("kv_bytes", 0),
-            ("page_size", 0),
-            ("max_context", 0),
-            ("threads", 0),
-            ("answer_memory", 0),
-            ("idle_timeout", 0),
-            ("start_timeout", 1),
-            ("silence_timeout", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"engine setting {name} is {getattr(self, name)}; accepted: {least} or more")
+        for field, name, unit, least, zero in BOUNDS:
+            value = getattr(self, field)
+            if value < least and not (zero and value == 0):
+                accepted = f"{least}{unit} or more" + (", or 0" if zero and least else "")
+                raise ConfigError(f"{name} is {value}{unit}; accepted: {accepted}")
 
     def to_json(self) -> str:
         """Stable text; equal configurations give equal bytes."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quail_spark.engine.config import FP8_SETTINGS, KV_SETTINGS, EngineConfig, refuse_credentials
+from quail_spark.optimizer.device import DEVICES, find_device
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.options import LAYOUT_OPTIONS
 
@@ -41,6 +42,18 @@ def _whole(text: str) -> int:
     if not re.fullmatch(r"\d+", text.strip()):
         raise ValueError("a whole number")
     return int(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d+", text.strip()) or int(text) < 1:
+        raise ValueError("1 or more")
+    return int(text)
+
+
+def _known_device(text: str) -> str:
+    if text not in ("", "auto") and not re.fullmatch(r"cuda:\d+", text) and find_device(text) is None:
+        raise ValueError(", ".join(["cpu", *(device.name for device in DEVICES), "auto", "cuda:N"]))
+    return text
 
 
 def _number(text: str) -> float:
@@ -121,8 +134,8 @@ SETTINGS = (
     Setting(
         "estimate.device",
         "",
-        str,
-        "Device that EXPLAIN estimates for, such as `H100` or `cpu`. Empty: the one that `spark.quail.device` means on the driver.",
+        _known_device,
+        f"Device that EXPLAIN estimates for: {', '.join(f'`{device.name}`' for device in DEVICES)} or `cpu`. Empty: the one that `spark.quail.device` means on the driver.",
     ),
     Setting("estimate.pricePerHour", "0", _number, "Money for an hour of the device, for EXPLAIN; 0: none is shown."),
     Setting(
@@ -131,9 +144,9 @@ SETTINGS = (
         _one_of("auto", "true", "false"),
         "Progress line on the driver while a query runs; `auto`: when stderr is a terminal.",
     ),
-    Setting("batch.rows", "256", _whole, "Rows per message to the engine, at most."),
+    Setting("batch.rows", "256", _count, "Rows per message to the engine, at most."),
     Setting("batch.bytes", "4m", _bytes, "Text per message to the engine, at most (one row may exceed it)."),
-    Setting("join.blockRows", "1024", _whole, "Partner rows in one block of an AI join, at most."),
+    Setting("join.blockRows", "1024", _count, "Partner rows in one block of an AI join, at most."),
     Setting(
         "join.broadcastBytes",
         "64m",
@@ -232,6 +245,10 @@ class QuailConf:
                 raise ConfigError(f"{name} is not a setting; accepted: {', '.join(PREFIX + s for s in _BY_NAME)}")
         self._values = {s.name: _value(s, given.get(PREFIX + s.name, s.default)) for s in SETTINGS}
         self._names_model = PREFIX + "model" in given
+        device = self[
+            "device"
+        ]  # the engine checks its part: of the device and the default model, only a task knows which
+        self.engine(model=self["model"] or "default", device="cpu" if device == "auto" else device)
 
     def enabled(self) -> "QuailConf":
         """These settings, if a model is among them, be it as the empty name of the default one: `enable` sees to that.

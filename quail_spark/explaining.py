@@ -2,6 +2,7 @@
 
 import re
 
+from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import Predicate
 from quail_spark.optimizer.template import Literal, parse_template
 
@@ -15,11 +16,12 @@ ASSUMED_RATE = "pass rate assumed, then observed"
 def explain(df) -> str:
     """The AI operators of a DataFrame, innermost first, and what runs as a plain UDF and why. Classic Spark.
 
-    The query is planned anew and not run.
+    The query is planned anew and not run. Raises ConfigError for what is no DataFrame.
     """
     from .catalyst import planned
     from .session import is_connect
 
+    _check(df)
     if is_connect(df.sparkSession):
         return "Spark Connect: AI calls run as plain UDFs; the planner needs the driver's JVM."
     session = df.sparkSession._jsparkSession.sessionState()
@@ -28,6 +30,15 @@ def explain(df) -> str:
     with planned.recording() as runs:
         plan = execution.optimizedPlan()
     return describe(runs, _udf_calls(plan))
+
+
+def _check(df) -> None:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        hint = "; df.show() returns None: hand over df" if df is None else ""
+        got = "None" if df is None else f"a {type(df).__name__}"
+        raise ConfigError(f"explain() got {got}; accepted: a DataFrame, such as spark.sql('SELECT …') returns{hint}")
 
 
 def describe(runs: list[Planning], udf_calls: int) -> str:

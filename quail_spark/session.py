@@ -32,10 +32,12 @@ def enable(spark, model: str | None = None, **settings: Any):
     Raises ConfigError for an unknown or bad setting, ModelError for a model that is not there (on a local master).
     """
     given = _named(settings | ({} if model is None else {"model": model}))
-    conf = QuailConf({**_quail_settings(spark), **given})
+    if _is_local(spark):
+        given |= _local_store((_quail_settings(spark) | given).get(PREFIX + "answerStore", ""))
+    conf = QuailConf(_quail_settings(spark) | given)
     given.setdefault(PREFIX + "model", conf["model"])  # even if empty: by it a session is known to be enabled
     if _is_local(spark):
-        given |= _local_model(conf["model"]) | _local_store(conf["answerStore"])
+        given |= _local_model(conf["model"])
     if not hasattr(spark, _STATE):
         setattr(spark, _STATE, {})
     before = getattr(spark, _STATE)

@@ -54,7 +54,10 @@ def test_a_directory_tells_its_shapes(tmp_path):
 def test_what_is_unknown_gives_no_line():
     size = (SideSize(1000, 400.0),)
     assert estimating.estimate_lines(SPEC, size, conf(model="scripted://hash", device="cpu")) == []
-    assert estimating.estimate_lines(SPEC, size, conf(model="qwen3-4b", estimate_device="TPU")) == []
+    with pytest.raises(
+        ConfigError, match=r"spark\.quail\.estimate\.device is 'TPU'; accepted: cpu, H200, .*, auto, cuda:N"
+    ):
+        conf(model="qwen3-4b", estimate_device="TPU")
     (line,) = estimating.estimate_lines(SPEC, size, conf(model="qwen3-4b", device="cpu"))
     assert line.startswith("about 1.0k answers, ") and "on CPU" in line and "(speed assumed)" in line
 

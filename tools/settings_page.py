@@ -12,7 +12,8 @@ HEAD = """\
 
 Set them in the session's configuration (`spark.conf.set`, `--conf`, `spark-defaults.conf`), or as keyword arguments of
 `quail_spark.enable`: `spark.quail.engine.tokenBudget` is `engine_token_budget`. `enable`
-refuses a name that is not in this table. Sizes take `k`, `m`, `g`; times take `ms`, `s`, `m`, `h`.
+refuses a name that is not in this table. `RESET` and `spark.newSession()` drop what `enable` has set; call it again there.
+Sizes take `k`, `m`, `g`; times take `ms`, `s`, `m`, `h`.
 
 Environment variables: `QUAIL_SPARK_MODEL` names the model where `spark.quail.model` is empty; `QUAIL_SPARK_CACHE` is where
 fetched and converted models are kept (else `~/.cache/quail-spark`).

@@ -54,6 +54,18 @@ def test_settings_by_keyword(spark):
         ({"on_eror": "null"}, "'on_eror'"),
         ({"on_error": "ignore"}, "spark.quail.onError is 'ignore'; accepted: fail, null"),
         ({"batch_bytes": "many"}, "spark.quail.batch.bytes"),
+        ({"batch_rows": 0}, "spark.quail.batch.rows is '0'; accepted: 1 or more"),
+        ({"join_block_rows": 0}, "spark.quail.join.blockRows is '0'; accepted: 1 or more"),
+        ({"device": "gpu"}, "spark.quail.device is 'gpu'; accepted: auto, cpu, cuda:N"),
+        ({"device": "CPU"}, "spark.quail.device is 'CPU'"),
+        ({"device": ""}, "spark.quail.device is ''"),
+        ({"engine_token_budget": 1}, "spark.quail.engine.tokenBudget is 1; accepted: 16 or more, or 0"),
+        (
+            {"engine_kv_memory": "9k"},
+            "spark.quail.engine.kvMemory is 9216 bytes; accepted: 1048576 bytes or more, or 0",
+        ),
+        ({"engine_start_timeout": "0"}, "spark.quail.engine.startTimeout is 0.0 s; accepted: 1 s or more"),
+        ({"estimate_device": "H9000"}, "spark.quail.estimate.device is 'H9000'; accepted: cpu, H200, H100"),
     ],
 )
 def test_a_wrong_setting_changes_nothing(spark, settings, words):
@@ -68,6 +80,24 @@ def test_a_misspelled_setting_of_the_session_is_refused(spark):
     spark.conf.set("spark.quail.onEror", "null")
     with pytest.raises(ConfigError, match=r"spark\.quail\.onEror is not a setting"):
         quail_spark.enable(spark)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("answerStore", "answers"), ("device", "gpu"), ("engine.tokenBudget", "1"), ("batch.rows", "0")]
+)
+def test_a_wrong_setting_is_refused_when_a_query_is_planned(spark, name, value):
+    spark.conf.set(f"spark.quail.{name}", value)
+    for frame in frames(spark):
+        with pytest.raises(IllegalArgumentException, match=rf"ConfigError: spark\.quail\.{name} is "):
+            frame.explain()
+
+
+def test_a_relative_answer_store_of_the_session_becomes_absolute(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = spark.newSession()
+    other.conf.set("spark.quail.answerStore", "answers")
+    quail_spark.enable(other, model=MODEL, progress="false")
+    assert other.conf.get("spark.quail.answerStore") == str(tmp_path / "answers")
 
 
 def test_a_model_that_is_not_there(spark):
@@ -198,6 +228,20 @@ def test_a_stream_s_batches_run_in_a_clone_that_is_enabled(spark, tmp_path):
 def test_permanent_views_are_refused_by_spark(spark):
     with pytest.raises(AnalysisException, match="temporary"):
         spark.sql(f"CREATE VIEW v AS SELECT {CALL} a FROM range(3)")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda spark: spark.range(1).show(), r"got None; accepted: a DataFrame.*show\(\) returns None"),
+        (lambda spark: "SELECT 1", "got a str; accepted: a DataFrame"),
+        (lambda spark: spark, "got a SparkSession; accepted: a DataFrame"),
+        (lambda spark: ai_if(prompt(Q, "id")), "got a Column; accepted: a DataFrame"),
+    ],
+)
+def test_only_a_dataframe_can_be_explained(spark, make, words):
+    with pytest.raises(ConfigError, match=words):
+        quail_spark.explain(make(spark))
 
 
 def test_workers_are_this_interpreter(spark):
