@@ -16,6 +16,7 @@ from quail_spark.optimizer.errors import QuailError
 
 from .conf import QuailConf
 from .file_names import read_file_names_first
+from .guards import guard_calls
 from .join_kinds import refuse_unplanned
 from .join_order import order_joins
 from .jvm import new_instance
@@ -168,11 +169,11 @@ def plan_query(builder: JavaObject, session: _PlanningSession, plan: JavaObject)
     plan = read_file_names_first(planning, settle_layouts(planning, plan))
     if not conf["optimizer.enabled"]:
         refuse_unplanned(planning, unnested(planning, plan))
-        return plan
+        return guard_calls(planning, plan)
     try:
         flat = unnested(planning, plan)
         ordered = flat if planning.awaits_outer(flat) else order_joins(planning, flat)
-        rewritten = rewrite(planning, ordered, None)
+        rewritten = guard_calls(planning, rewrite(planning, ordered, None))
         planned.add(planning)
         return rewritten
     except QuailError:

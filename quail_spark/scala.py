@@ -161,6 +161,16 @@ class Catalyst:
         """value IS NOT NULL."""
         return self._expressions.IsNotNull(value)
 
+    def is_null(self, value: JavaObject) -> JavaObject:
+        """value IS NULL."""
+        return self._expressions.IsNull(value)
+
+    def is_not(self, condition: JavaObject, value: bool) -> JavaObject:
+        """condition IS NOT TRUE, or IS NOT FALSE."""
+        literal = self.module("expressions.Literal")
+        literal = literal.TrueLiteral() if value else literal.FalseLiteral()
+        return self._expressions.Not(self._expressions.EqualNullSafe(condition, literal))
+
     def about_both(self, a: JavaObject, b: JavaObject) -> JavaObject:
         """a >= 0 OR b >= 0. For numbers of rows TRUE, but Spark can't tell, and takes the join for no cross join."""
         zero = self.module("expressions.Literal").default(self.row_number().dataType())
