@@ -13,7 +13,6 @@ while it loads after the start time and afterwards, by whoever looks for it, aft
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from quail_spark.optimizer.errors import EngineError, EngineStartError
 from .config import EngineConfig
 from .connection import Connection, EngineGone
 from .devices import address_of
-from .processes import ProcessId, is_alive
+from .processes import ProcessId, is_alive, kill
 from .runtime_dir import (
     READY,
     STARTING,
@@ -195,7 +194,7 @@ class _Search:
             self._silent = (state.run, asked)
         config, since = self._address.config, self._silent[1]
         if time.monotonic() - since >= config.silence_timeout:
-            kill(state)
+            kill(state.process)
             _log.error(
                 "engine process %d answered nothing for %g s and was killed", state.process.pid, config.silence_timeout
             )
@@ -216,7 +215,8 @@ class _Search:
         run = state.run if state else 0
         limit = self._address.config.start_timeout
         watched = time.monotonic() - self._watched_since
-        if state and state.state == STARTING and watched > state.config.start_timeout and kill(state):
+        hung = state and state.process and state.state == STARTING and watched > state.config.start_timeout
+        if hung and kill(state.process):
             message = (
                 f"engine process {state.process.pid} hung while it was loading, for {watched:.0f} s, and was killed"
             )
@@ -246,15 +246,6 @@ def spawn(directory: RuntimeDirectory, run: int, lock: int) -> None:
     for earlier in _children.values():
         earlier.poll()  # no zombies
     _children[directory.path, run] = child
-
-
-def kill(state: State) -> bool:
-    """Kill a hung engine; False where its process is gone or not known. Its lock becomes free."""
-    if state.process is None or not is_alive(state.process):
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(state.process.pid, signal.SIGKILL)
-    return True
 
 
 def exit_status(directory: RuntimeDirectory, run: int) -> str:

@@ -1,7 +1,9 @@
 """Which process is which: identities that survive the reuse of process ids, and the process that owns an engine."""
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,15 @@ def identify(pid: int) -> ProcessId | None:
 def is_alive(process: ProcessId) -> bool:
     """Whether this very process, not a later one with the same id, still runs."""
     return identify(process.pid) == process
+
+
+def kill(process: ProcessId) -> bool:
+    """End this very process at once; False where it is gone already."""
+    if not is_alive(process):
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    return True
 
 
 def own_process() -> ProcessId:

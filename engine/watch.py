@@ -5,16 +5,13 @@ killed after the silence time: its streams break, and their clients find or star
 """
 
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from . import connection as connections
 from .connection import Connection, EngineGone, Stream
-from .processes import is_alive
+from .processes import is_alive, kill
 
 MENTION = 300.0  # seconds of waiting after which an engine that does not answer a call is mentioned
 LOOKS = 5  # at an engine within that time, or within its silence time where that is shorter
@@ -88,8 +85,7 @@ class Watch:
         if not self._answers_anew(connection) and is_alive(process):
             self.verdict = f"engine process {process.pid} answered nothing for {self._silence:g} s and was killed"
             _log.error("operator %r: %s", self._operator, self.verdict)
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            kill(process)
         if stream:
             stream.cancel()
 

@@ -33,7 +33,7 @@ def _guarded(planning: Planning, expression: JavaObject, guards: list[JavaObject
     more = [[g for g in own if g.deterministic() and not planning.builder.leavesTheRow(g)] for own in reached]
     changed = [_guarded(planning, child, guards + own) for child, own in zip(children, more, strict=True)]
     if is_ai(expression) and guards:
-        changed[0] = _only_where(planning, guards, changed[0])
+        changed[0] = planning.catalyst.only_where(guards, changed[0])
     return expression.withNewChildren(planning.catalyst.seq(changed))
 
 
@@ -56,8 +56,3 @@ def _reached(planning: Planning, expression: JavaObject) -> list[list[JavaObject
             nulls = [catalyst.is_null(child) for child in children]
             return [nulls[:n] for n in range(len(children))]
     return [[] for _ in children]
-
-
-def _only_where(planning: Planning, guards: list[JavaObject], prompt: JavaObject) -> JavaObject:
-    catalyst = planning.catalyst
-    return catalyst.if_(catalyst.conjunction(guards), prompt, catalyst.null(prompt.dataType()))

@@ -61,8 +61,7 @@ class InputColumns:
         text = column.child()
         if not conditions or name not in self.own_texts or kind(text) == "AttributeReference":
             return column
-        guard, none = self.catalyst.conjunction(conditions), self.catalyst.null(text.dataType())
-        return self.catalyst.alias(self.catalyst.if_(guard, text, none), name)
+        return self.catalyst.alias(self.catalyst.only_where(conditions, text), name)
 
     def text(self, argument: JavaObject) -> int:
         """Index among the text columns of this argument's value, added when it is new."""

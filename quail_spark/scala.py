@@ -181,6 +181,10 @@ class Catalyst:
         """IF(condition, value, other)."""
         return self._expressions.If(condition, value, other)
 
+    def only_where(self, conditions: list[JavaObject], value: JavaObject) -> JavaObject:
+        """`value` where all conditions (at least one) are TRUE, NULL and not computed elsewhere."""
+        return self.if_(self.conjunction(conditions), value, self.null(value.dataType()))
+
     def join(
         self, left: JavaObject, right: JavaObject, join_type: str, conditions: list[JavaObject], broadcast: bool
     ) -> JavaObject:
