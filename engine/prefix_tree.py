@@ -138,21 +138,25 @@ def _behind(parts: Sequence[np.ndarray], depth: int) -> np.ndarray:
 
 
 def _worth_their_while(roots: list[Node], least_saved: int) -> list[Node]:
-    """The tree without nodes that save too little; their children take over their tokens."""
+    """The tree without nodes that save too little; their children take over their tokens.
+
+    Children are judged before their parent, which saves its tokens once more for each child that it takes over.
+    """
     top = Node(np.empty(0, np.int32), 0, roots)
-    work = [top]
-    while work:
-        parent = work.pop()
-        open_, parent.children = parent.children[::-1], []
-        while open_:
-            node = open_.pop()
-            saved = len(node.tokens) * (len(node.children) - 1)
-            if node.leaf is None and not node.marks and saved < least_saved:
-                open_ += [_joined(node, child) for child in reversed(node.children)]
-            else:
-                parent.children.append(node)
-        work += parent.children
+    nodes = [top]
+    for node in nodes:  # which grows meanwhile: parents stand before their children
+        nodes += node.children
+    for parent in reversed(nodes):
+        parent.children = [kept for child in parent.children for kept in _kept(child, least_saved)]
     return top.children
+
+
+def _kept(node: Node, least_saved: int) -> list[Node]:
+    """The node, when it is worth its while, else its children with its tokens."""
+    saved = len(node.tokens) * (len(node.children) - 1)
+    if node.leaf is not None or node.marks or saved >= least_saved:
+        return [node]
+    return [_joined(node, child) for child in node.children]
 
 
 def _joined(node: Node, child: Node) -> Node:

@@ -95,6 +95,14 @@ def test_a_node_without_marks_saves_enough(seed):
         assert node.leaf is not None or len(node.tokens) * (len(node.children) - 1) >= 30
 
 
+def test_a_node_counts_the_children_of_nodes_that_save_too_little():
+    frame = np.arange(16, dtype=np.int32)
+    tails = [[100, 1], [100, 2], [200], [300], [400]]  # two share one token more, which is no node's worth
+    paths = [Path((frame, np.array([*tail, i], np.int32)), name=i) for i, tail in enumerate(tails)]
+    (root,) = build(paths, least=16, least_saved=16 * 4)
+    assert root.end == 16 and sorted(child.leaf for child in root.children) == [0, 1, 2, 3, 4]
+
+
 def test_extensions_form_a_chain():
     trace = np.arange(500, dtype=np.int32)
     tail = np.array([900, 901], np.int32)
