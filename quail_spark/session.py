@@ -1,6 +1,5 @@
 """Switch AI-SQL on and off in one Spark session. Driver-side."""
 
-import functools
 import os
 import re
 import sys
@@ -10,8 +9,7 @@ from quail_spark.optimizer.errors import ConfigError, ModelError
 
 from .conf import PREFIX, SETTINGS, QuailConf
 from .engines import OUTSIDE_SQL, propagate
-from .sql import rewrite
-from .sql_tokens import Literals
+from .sql_method import is_connect, unwrap_sql, wrap_sql
 
 FUNCTIONS = ("ai_if", "ai_filter", "ai_if_details", "prompt")
 _STATE = "_quail_spark_before"  # on the session: the settings that `disable` restores
@@ -50,7 +48,7 @@ def enable(spark, model: str | None = None, **settings: Any):
         _use_this_python(spark)
         _register(spark)
         propagate(spark)
-    _wrap_sql(spark)
+    wrap_sql(spark)
     _planner(spark, "install")
     _restart_progress(spark)
     return spark
@@ -62,7 +60,7 @@ def disable(spark) -> None:
         return
     _planner(spark, "uninstall")
     _stop_progress(spark)
-    vars(spark).pop("sql", None)
+    unwrap_sql(spark)
     for name, value in vars(spark).pop(_STATE).items():
         if value is None:
             spark.conf.unset(name)
@@ -72,11 +70,6 @@ def disable(spark) -> None:
         spark.sparkContext.setLocalProperty(OUTSIDE_SQL, None)
     for name in FUNCTIONS:
         spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
-
-
-def is_connect(spark) -> bool:
-    """Whether this is a session of Spark Connect, which has no JVM."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _named(settings: dict[str, Any]) -> dict[str, str]:
@@ -149,35 +142,6 @@ def _register_connect(spark) -> None:
 
     for name, carrier in (("ai_if", ai_if_udf()), ("ai_filter", ai_if_udf()), ("ai_if_details", ai_if_details_udf())):
         spark.udf.register(name, carrier)
-
-
-def _wrap_sql(spark) -> None:
-    if "sql" in vars(spark):
-        return
-    spark_sql, connect = spark.sql, is_connect(spark)
-
-    @functools.wraps(spark_sql)
-    def sql(sqlQuery, *args, **kwargs):
-        if not isinstance(sqlQuery, str):
-            return spark_sql(sqlQuery, *args, **kwargs)  # Spark has the word
-        formatted = kwargs.keys() - {"args"}
-        how = {"formatted": formatted or None, "literals": functools.partial(_literals, spark)}
-        text = rewrite(sqlQuery, inline_prompt=connect, **how)
-        if text is not sqlQuery and not connect:
-            propagate(spark)
-        return spark_sql(text, *args, **kwargs)
-
-    spark.sql = sql
-
-
-def _literals(spark) -> Literals:
-    """How the session reads text in quotes."""
-
-    def is_on(name: str) -> bool:
-        return spark.conf.get(name) == "true"
-
-    names = is_on("spark.sql.ansi.enabled") and is_on("spark.sql.ansi.doubleQuotedIdentifiers")
-    return Literals(double_quotes=not names, escapes=not is_on("spark.sql.parser.escapedStringLiterals"))
 
 
 def _planner(spark, action: str) -> None:

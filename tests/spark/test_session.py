@@ -12,6 +12,7 @@ from quail_spark.engines import resolve_device
 from quail_spark.errors import ConfigError, ModelError, SetupError
 from quail_spark.functions import ai_if, prompt
 from quail_spark.jvm import java_class
+from quail_spark.sql_method import unwrap_sql, wrap_sql
 
 from .conftest import MODEL
 from .oracle import answer
@@ -28,13 +29,15 @@ def answers(spark, call=CALL):
 def test_enable_returns_the_session_and_may_be_repeated(spark):
     wrapped = spark.sql
     assert quail_spark.enable(spark, model=MODEL) is spark
-    assert spark.sql is wrapped
+    assert spark.sql == wrapped
     assert answers(spark) == EXPECTED
 
 
 def test_spark_sql_keeps_its_face(spark):
+    quail_spark.disable(spark)
     original = type(spark).sql
-    assert spark.sql.__doc__ == original.__doc__
+    quail_spark.enable(spark, model=MODEL)
+    assert spark.sql.__func__ is not original and spark.sql.__doc__ == original.__doc__
     assert list(inspect.signature(spark.sql).parameters) == list(inspect.signature(original).parameters)[1:]
     assert spark.sql(sqlQuery="SELECT 1 AS x").first().x == 1
     assert spark.sql("SELECT :x AS x", {"x": 2}).first().x == 2
@@ -137,7 +140,6 @@ def test_disable_puts_everything_back(bare_spark):
     quail_spark.disable(bare_spark)
     try:
         assert dict(bare_spark.conf.getAll) == before
-        assert "sql" not in vars(bare_spark)
         for call in (CALL, "ai_if(1)", "ai_filter(1)", "prompt('x')"):
             with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
                 bare_spark.sql(f"SELECT {call} FROM range(1) AS t(id)")
@@ -216,13 +218,50 @@ def test_a_stream_s_batches_run_in_a_clone_that_is_enabled(spark, tmp_path):
 
     def keep(batch, _):
         got.append(batch.sparkSession.conf.get("spark.quail.model"))
-        got.extend(row.id for row in batch.filter(ai_if(prompt(Q, "id"))).collect())
+        got.append(sorted(row.id for row in batch.filter(ai_if(prompt(Q, "id"))).collect()))
+        batch.createOrReplaceTempView("batch")
+        got.append(sorted(row.id for row in batch.sparkSession.sql(f"SELECT id FROM batch WHERE {CALL}").collect()))
 
     stream = spark.readStream.schema("id long").parquet(str(tmp_path / "in")).writeStream.foreachBatch(keep)
     stream.option("checkpointLocation", str(tmp_path / "progress")).trigger(
         availableNow=True
     ).start().awaitTermination()
-    assert (got[0], sorted(got[1:])) == (MODEL, [i for i, passes in enumerate(EXPECTED) if passes])
+    passing = [i for i, passes in enumerate(EXPECTED) if passes]
+    assert got == [MODEL, passing, passing]
+
+
+def test_every_object_of_the_session_takes_ai_calls(spark):
+    another = type(spark)(spark.sparkContext, spark._jsparkSession)
+    assert another is not spark and answers(another) == EXPECTED
+
+
+def test_the_class_gets_its_method_back_with_its_last_session():
+    class Session:
+        def __init__(self):
+            self.conf = {}
+
+        def sql(self, text):
+            return text
+
+    class Vendors(Session):
+        pass
+
+    original, (one, two) = Session.sql, (Session(), Vendors())
+    for session in (one, two, one):
+        wrap_sql(session)
+    unwrap_sql(one)
+    assert one.sql("SELECT AI.IF(PROMPT('x'))") == "SELECT AI.IF(PROMPT('x'))" and Session.sql is not original
+    unwrap_sql(two)
+    assert Session.sql is original
+
+
+def test_disabling_one_session_leaves_the_others(spark):
+    other = spark.newSession()
+    quail_spark.enable(other, model=MODEL)
+    quail_spark.disable(other)
+    with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
+        answers(other)
+    assert answers(spark) == EXPECTED
 
 
 def test_permanent_views_are_refused_by_spark(spark):
