@@ -151,7 +151,7 @@ def test_many_small_files_become_few(store_of, tmp_path, monkeypatch):
     store.refresh()
     before = {path.name: path.read_bytes() for path in files(tmp_path)}
     store.save_soon()  # its thread merges after writing
-    for _ in range(1000):
+    for _ in range(6000):
         if len(files(tmp_path)) == 1:
             break
         threading.Event().wait(0.01)
@@ -307,7 +307,7 @@ def test_time_and_number_make_it_write(tmp_path, monkeypatch):
 
 
 def wait_for(condition):
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         threading.Event().wait(0.01)

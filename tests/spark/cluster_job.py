@@ -22,7 +22,7 @@ NEW, ODD = "{0} is new", "{0} is odd"
 POISON = "message number 77"
 PARTS = 13  # of the shuffle; no other stage has as many tasks
 GROUP = "shuffle"
-SLOW = 30  # seconds that a task sleeps which another is to overtake
+SLOW = 120  # seconds that a task sleeps which another is to overtake
 
 
 class Job:

@@ -72,7 +72,7 @@ def standalone(parquet, tmp_path_factory) -> Iterator[dict]:
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
 def daemon(home: Path, name: str, *arguments: str, **variables: str) -> subprocess.Popen:

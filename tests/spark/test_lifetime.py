@@ -16,7 +16,7 @@ from quail_spark.engine.scripted import scripted_answer
 
 from .lifetime_job import ASK
 
-GONE = 30.0  # seconds within which an engine ends after its application
+GONE = 60.0  # seconds within which an engine ends after its application
 
 
 class Application:

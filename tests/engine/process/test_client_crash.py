@@ -94,7 +94,7 @@ def test_progress_renews_the_patience(lab):
 
 def test_many_streams_share_one_successor(lab):
     engines = [lab.connect() for _ in range(3)]
-    batches = [[[f"wait 0.0{i}"]] for i in range(8)]
+    batches = [[[f"wait 0.3{i}"]] for i in range(8)]
     results = []
 
     def run(engine):
@@ -160,25 +160,25 @@ def test_a_stream_that_comes_too_late_is_for_another_engine(tmp_path):
 
 
 def test_an_engine_that_is_silent_for_long_is_killed_and_replaced(lab, caplog):
-    engine = lab.connect(silence_timeout=1)
+    engine = lab.connect(silence_timeout=2)
     batches = [[["a"]], [["freeze once"]], [["bb"], ["c"]]]
     with caplog.at_level(logging.WARNING, logger=watch.__name__):
         assert texts(engine.rows(lab.filter, batches)) == [[0], [0], [1, 0]]
     first, second = lab.engines()
     assert identify(first) is None and engine.stats()["pid"] == second
-    assert f"engine process {first} answered nothing for 1 s and was killed" in caplog.text
+    assert f"engine process {first} answered nothing for 2 s and was killed" in caplog.text
 
 
 def test_engines_that_keep_falling_silent_are_an_error_that_says_so(lab):
-    answers = lab.connect(silence_timeout=1).rows(lab.filter, [[["a"]], [["freeze"]]])
+    answers = lab.connect(silence_timeout=2).rows(lab.filter, [[["a"]], [["freeze"]]])
     assert next(answers).codes.tolist() == [[0]]
-    with pytest.raises(EngineCrashError, match=r"lost 3 times .* batch 2 .* answered nothing for 1 s and was killed"):
+    with pytest.raises(EngineCrashError, match=r"lost 3 times .* batch 2 .* answered nothing for 2 s and was killed"):
         next(answers)
 
 
 def test_an_engine_that_takes_no_more_input_is_not_waited_for_forever(lab, eventually):
     """The messages of this stream are more than a socket holds, so the client hangs while it writes."""
-    engine = lab.connect(silence_timeout=1)
+    engine = lab.connect(silence_timeout=2)
     (first,) = lab.engines()
     big = [["x" * (20 << 20)]]
     answers = engine.rows(lab.filter, iter([[["a"]], big, big, [["bb"]]]))
@@ -188,14 +188,14 @@ def test_an_engine_that_takes_no_more_input_is_not_waited_for_forever(lab, event
 
 
 def test_a_long_answer_is_no_silence(lab):
-    engine = lab.connect(silence_timeout=1)
-    assert texts(engine.rows(lab.filter, [[["wait 3"]], [["bb"]]])) == [[1], [1]]
+    engine = lab.connect(silence_timeout=2)
+    assert texts(engine.rows(lab.filter, [[["wait 4"]], [["bb"]]])) == [[1], [1]]
     assert len(lab.engines()) == 1
 
 
 def test_a_stalled_connection_is_given_up_and_its_engine_kept(lab, monkeypatch):
     """Calls on the old connection find no answer, those on a new one do."""
-    engine = lab.connect(silence_timeout=1)
+    engine = lab.connect(silence_timeout=2)
     stalled, stats = engine.connection(), Connection.stats
 
     def stats_of(connection, timeout=None):
@@ -204,7 +204,7 @@ def test_a_stalled_connection_is_given_up_and_its_engine_kept(lab, monkeypatch):
         return stats(connection, timeout)
 
     monkeypatch.setattr(Connection, "stats", stats_of)
-    answers = engine.rows(lab.filter, [[["wait 2.5"]], [["bb"]]])
+    answers = engine.rows(lab.filter, [[["wait 5"]], [["bb"]]])
     assert texts(answers) == [[1], [1]]
     assert len(lab.engines()) == 1 and engine.connection() is not stalled
 

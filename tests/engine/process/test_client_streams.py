@@ -77,7 +77,7 @@ def test_closing_early_ends_the_session_and_leaves_nothing(lab, eventually):
     eventually(lambda: "hangs" in lab.journal())
     started = time.monotonic()
     answers.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30  # it would hang for 60
     assert threading.active_count() == threads
     eventually(lambda: lab.journal().count("close") == lab.journal().count("open op"))
     assert "cancel" in lab.journal()
@@ -183,19 +183,23 @@ def test_a_bad_request_is_an_error_not_a_hang(lab):
 
 def test_streams_run_side_by_side(lab):
     engine = lab.connect()
-    batches = [[[f"wait 0.05{i}"]] for i in range(10)]
-    results = {}
+    batches = [[["a" * i]] for i in range(3 * client_module.WINDOW_BATCHES)]
+    results, all_are_here = {}, threading.Barrier(6)
+
+    def source():
+        """Each stream has had answers and wants more, before any of them goes on."""
+        yield from batches[: 2 * client_module.WINDOW_BATCHES]
+        all_are_here.wait(60)
+        yield from batches[2 * client_module.WINDOW_BATCHES :]
 
     def run(name):
-        results[name] = codes(engine.rows(lab.filter, batches))
+        results[name] = codes(engine.rows(lab.filter, source()))
 
     threads = [threading.Thread(target=run, args=(name,)) for name in range(6)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - started < 6 * 10 * 0.05  # not one after the other
     assert list(results.values()) == [expected(batches)] * 6
     assert len(lab.engines()) == 1
 

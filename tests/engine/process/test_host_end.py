@@ -23,8 +23,8 @@ def names(lab):
 
 
 def test_idle(lab, gone):
-    engine = lab.connect(idle_timeout=0.6)
-    list(engine.rows(lab.filter, [[["wait 1.5"]]]))  # an open stream is not idle
+    engine = lab.connect(idle_timeout=2)
+    list(engine.rows(lab.filter, [[["wait 4"]]]))  # an open stream is not idle
     (pid,) = lab.engines()
     assert identify(pid)
     gone(pid)

@@ -91,14 +91,14 @@ def test_killed_while_loading(lab):
 def test_killed_once_while_loading(lab, python, eventually, number):
     """By the process that started it, or by another, which does not know how it ended."""
     process = subprocess.Popen(
-        python("racer.py", lab.tmp, "fake://slow", lab.application),
+        python("racer.py", lab.tmp, "fake://stuck", lab.application),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     (pid,) = eventually(lab.engines)
     with ThreadPoolExecutor() as pool:
-        mine = pool.submit(lab.connect, "slow")
+        mine = pool.submit(lab.connect, "stuck")
         time.sleep(0.2)
         os.kill(pid, number)
         assert mine.result().stats()["pid"] != pid
@@ -110,21 +110,21 @@ def test_hung_while_loading(lab, monkeypatch, eventually):
     """The engine can't give up by itself then."""
     monkeypatch.setattr(launcher, "_SLACK", 1.0)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(lab.connect, "slow", start_timeout=1)
+        waiting = pool.submit(lab.connect, "stuck", start_timeout=3)
         (pid,) = eventually(lab.engines)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(EngineStartError, match=rf"engine process {pid} hung while it was loading, .* was killed"):
             waiting.result()
-    assert lab.connect("slow", start_timeout=30).stats()["pid"] != pid
+    assert lab.connect("stuck", start_timeout=30).stats()["pid"] != pid
 
 
 def test_hung_when_a_new_client_comes(lab, monkeypatch):
     """A new Python worker, say: no stream watches the engine."""
     monkeypatch.setattr(connection, "ACTION_TIMEOUT", 0.3)
     monkeypatch.setattr(launcher, "_SLACK", 0.5)
-    pid = lab.connect(silence_timeout=2, start_timeout=1).stats()["pid"]
+    pid = lab.connect(silence_timeout=5, start_timeout=4).stats()["pid"]
     os.kill(pid, signal.SIGSTOP)
-    engine = lab.connect(silence_timeout=2, start_timeout=1)
+    engine = lab.connect(silence_timeout=5, start_timeout=4)
     assert engine.stats()["pid"] != pid and identify(pid) is None
 
 
@@ -336,4 +336,4 @@ def test_what_the_process_is_given(lab, monkeypatch, tmp_path):
 def test_time(lab):
     started = time.time()
     stats = lab.connect("slow").stats()
-    assert started < stats["started"] < time.time() and 1 < stats["load_seconds"] < 5
+    assert started < stats["started"] < time.time() and 1 < stats["load_seconds"] < 60

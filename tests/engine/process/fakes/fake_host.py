@@ -1,6 +1,6 @@
 """An engine process with an evaluator that obeys its model's name and its texts. Run in place of quail_spark.engine.host.
 
-Models: `fake://ok`, `fake://slow` (loads for a second), `fake://bug` and `fake://missing` (fail to load),
+Models: `fake://ok`, `fake://slow` (loads for a second), `fake://stuck` (the first engine loads for ever, later ones at once), `fake://bug` and `fake://missing` (fail to load),
 `fake://dies` (killed while loading), `fake://never` (loads for ever).
 Texts (first column): `kill`, `kill once`, `terminate`, `hang`, `freeze`, `freeze once`, `bug`, `poison`, `refuse`, `fail`, `wait <seconds>`; any
 other text is TRUE when its length is even. Everything that happens is noted in the file $FAKE_JOURNAL, a line each.
@@ -102,7 +102,7 @@ class FakeEvaluator:
         mode = config.model.removeprefix("fake://")
         if mode == "slow":
             time.sleep(1)
-        elif mode == "never":
+        elif mode == "never" or (mode == "stuck" and JOURNAL.read_text().count("load") == 1):
             time.sleep(100)
         elif mode == "bug":
             raise ZeroDivisionError("a bug while loading")
