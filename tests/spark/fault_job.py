@@ -60,7 +60,7 @@ def kill_midway(spark, victim: str, killed: list[int]) -> None:
         time.sleep(0.05)
         for engine in read_stats(spark.sparkContext.applicationId):
             answered = sum(operator["rows"] for operator in engine["operators"].values())
-            if 0 < answered < ROWS / 2:
+            if 0 < answered < ROWS * 0.8:
                 pid = a_worker() if victim == "worker" else engine["pid"]
                 if pid is not None:
                     os.kill(pid, signal.SIGSTOP if victim == "frozen" else signal.SIGKILL)
