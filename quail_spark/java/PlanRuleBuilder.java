@@ -19,27 +19,27 @@ public class PlanRuleBuilder extends AbstractFunction1 {
 
   /** The same test that guards the rule, for the planner's walk. */
   public boolean mentionsAi(Object plan) {
-    return PlanRule.mentionsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+    return PlanSearch.mentionsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
   public boolean nestsAi(Object plan) {
-    return PlanRule.nestsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+    return PlanSearch.nestsAi((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
   public boolean awaitsOuter(Object plan) {
-    return PlanRule.awaitsOuter((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+    return PlanSearch.awaitsOuter((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
   public boolean callsAi(Object expression) {
-    return PlanRule.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
+    return PlanSearch.callsAi((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
 
   public boolean namesFiles(Object plan) {
-    return PlanRule.namesFiles((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
+    return PlanSearch.namesFiles((org.apache.spark.sql.catalyst.plans.QueryPlan) plan);
   }
 
   public boolean namesFile(Object expression) {
-    return PlanRule.namesFile((org.apache.spark.sql.catalyst.expressions.Expression) expression);
+    return PlanSearch.namesFile((org.apache.spark.sql.catalyst.expressions.Expression) expression);
   }
 
   public String footers(
