@@ -1,6 +1,6 @@
 """A job that asks a model one question about every row of a table and writes the table with the answers.
 
-    spark-submit --master local[2] examples/enrich_job.py --input reviews.parquet --output refunds \\
+    spark-submit --master local[2] examples/enrich_job.py --input ./reviews.parquet --output ./refunds \\
         --prompt '{0} asks for a refund' --column body
     spark-submit --master spark://host:7077 --packages io.delta:delta-spark_4.1_2.13:4.4.0 \\
         --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension \\
@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(spark: SparkSession, options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Read, ask, write, and say on standard output how many rows got which answer."""
     try:
-        quail_spark.enable(spark, **({"model": options.model} if options.model else {}), on_error=options.on_error)
+        given = {"model": options.model, "on_error": options.on_error}
+        quail_spark.enable(spark, **{name: value for name, value in given.items() if value})
     except (ConfigError, ModelError) as error:
         parser.error(str(error))
     source = read(spark, options.input, options.format)
@@ -119,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         help="directory of safetensors, GGUF file or hub id (spark.quail.model, else the default)",
     )
     add("--mode", default="error", choices=MODES, help="when the output exists (error)")
-    add("--on-error", default="fail", choices=("fail", "null"), help="rows that can't be answered (fail)")
+    add("--on-error", choices=("fail", "null"), help="rows that can't be answered (spark.quail.onError, else fail)")
     return parser
 
 

@@ -101,7 +101,7 @@ SETTINGS = (
         "dtype",
         "auto",
         _one_of("auto", "float32", "bfloat16", "float16"),
-        "Number type of weights and KV.",
+        "Number type of weights and KV: `bfloat16`, `float16`, `float32`; `auto`: bfloat16 where the hardware multiplies it, else float32.",
         "dtype",
     ),
     Setting("optimizer.enabled", "true", _flag, "Off: AI calls run as plain UDFs wherever Spark puts them."),
@@ -115,7 +115,8 @@ SETTINGS = (
         "onError",
         "fail",
         _one_of("fail", "null"),
-        "A row that can't be answered: stop with an error that names it, or answer NULL and count it.",
+        "A row that can't be answered: `fail` stops with an error that names it, `null` answers NULL and counts it (and stops where a "
+        "task's rows fail one and all, two or more).",
     ),
     Setting(
         "prompt.layout",
@@ -135,9 +136,14 @@ SETTINGS = (
         "estimate.device",
         "",
         _known_device,
-        f"Device that EXPLAIN estimates for: {', '.join(f'`{device.name}`' for device in DEVICES)} or `cpu`. Empty: the one that `spark.quail.device` means on the driver.",
+        f"Device that `quail_spark.explain` estimates for: {', '.join(f'`{device.name}`' for device in DEVICES)}, `cpu`, `cuda:N` or `auto`. Empty: the one that `spark.quail.device` means on the driver.",
     ),
-    Setting("estimate.pricePerHour", "0", _number, "Money for an hour of the device, for EXPLAIN; 0: none is shown."),
+    Setting(
+        "estimate.pricePerHour",
+        "0",
+        _number,
+        "Money for an hour of the device, for `quail_spark.explain`; 0: none is shown.",
+    ),
     Setting(
         "progress",
         "auto",
@@ -180,7 +186,7 @@ SETTINGS = (
         "auto",
         _one_of(*KV_SETTINGS),
         "Number type of KV pages: `fp8` on a GPU holds nearly twice the tokens in the same memory, with a scale for each head of a "
-        "token, and is slower where many long documents have few questions each; `auto`: as the activations.",
+        "token, and is expected to be slower where many long documents have few questions each; `auto`: as the activations.",
         "kv",
     ),
     Setting(
@@ -197,7 +203,13 @@ SETTINGS = (
         "Memory for KV pages; 0: 2g on a CPU, on a GPU what is free after the model and its activations.",
         "kv_bytes",
     ),
-    Setting("engine.maxContext", "0", _whole, "Longest prompt in tokens; 0: the model's own limit.", "max_context"),
+    Setting(
+        "engine.maxContext",
+        "0",
+        _whole,
+        "Longest prompt in tokens; 0: the model's own limit, or what `engine.kvMemory` holds if that is less.",
+        "max_context",
+    ),
     Setting("engine.threads", "0", _whole, "CPU threads of the engine; 0: all cores.", "threads"),
     Setting(
         "engine.answerMemory",

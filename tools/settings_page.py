@@ -15,8 +15,11 @@ Set them in the session's configuration (`spark.conf.set`, `--conf`, `spark-defa
 refuses a name that is not in this table. `RESET` and `spark.newSession()` drop what `enable` has set; call it again there.
 Sizes take `k`, `m`, `g`; times take `ms`, `s`, `m`, `h`.
 
+Another model, device, number type, answer store or `engine.*` (but for timeouts) means another engine, which loads its model anew. There is one to a
+device: while the present one is at work, a query with other settings waits half a minute and then fails.
+
 Environment variables: `QUAIL_SPARK_MODEL` names the model where `spark.quail.model` is empty; `QUAIL_SPARK_CACHE` is where
-fetched and converted models are kept (else `~/.cache/quail-spark`).
+fetched and converted models are kept (else `$XDG_CACHE_HOME/quail-spark` or `~/.cache/quail-spark`).
 
 """
 

@@ -16,6 +16,7 @@ from written_order import written_order
 from quail_spark.engine.model_evaluator import ModelEvaluator
 from quail_spark.optimizer.context import PlanContext
 from quail_spark.optimizer.estimate import estimate_plan
+from quail_spark.optimizer.explain import explain_plan
 from quail_spark.optimizer.logical import AiFilter, AiJoin, Plan, children, nodes, render, with_children
 from quail_spark.optimizer.rules import optimize
 
@@ -46,7 +47,7 @@ class Measured:
 
 @dataclass
 class Outcome:
-    """A query: planned and in written order (None: the plans are the same)."""
+    """A query: planned and in written order (None: the plans are the same). `plan`: as people read it."""
 
     query: SuiteQuery
     planning_s: float
@@ -115,7 +116,8 @@ class Suite:
         chosen = results[0][0]
         result_rows = len(read.result(results[0][1])) if read.ends else chosen.rows
         written = results[1][0] if len(results) > 1 else None
-        return Outcome(prepared.query, prepared.planning_s, render(plans[0][0]), choice, chosen, written, result_rows)
+        plan = explain_plan(estimate_plan(plans[0][0], self._context))
+        return Outcome(prepared.query, prepared.planning_s, plan, choice, chosen, written, result_rows)
 
     def _tokens(self, text: str) -> float:
         return len(self._evaluator.tokens.encode([text])[0])

@@ -185,7 +185,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1, help="of each plan, in turns; the median counts")
     parser.add_argument("--budget", type=float, help="seconds for the queries, without loading")
-    parser.add_argument("--plans", action="store_true", help="show the plans")
+    parser.add_argument("--plans", action="store_true", help="show the plans, step by step")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

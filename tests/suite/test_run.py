@@ -43,6 +43,7 @@ def test_every_query_has_its_figures(arguments, tmp_path):
         assert 0 < row["share_of_light"] <= 1
         assert row["ratio"] == (row["written"]["seconds"] / chosen["seconds"] if row["written"] else 1)
         assert run.line(outcome).startswith(row["query"]["name"])
+        assert "AI step" in row["plan"].splitlines()[0]
     assert len(written["verdicts"]) == 3
 
 
