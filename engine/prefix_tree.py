@@ -1,5 +1,6 @@
 """Token sequences as a radix tree, so that a prefix shared by several is computed once."""
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,8 @@ def build(paths: Sequence[Path], least: int = LEAST_SHARED, least_saved: int = L
     """The roots of the tree. Every path ends in a leaf of its own with at least one token.
 
     Paths are taken in token order, so that each shares with its predecessor what it shares with any before. A node is
-    made where at least `least` tokens are shared and `least_saved` saved, and at every mark.
+    made where at least `least` tokens are shared, and at every mark; of these all with marks stay, and the others that
+    together save most, `least_saved` tokens each at least.
     """
     roots: list[Node] = []
     spine: list[Node] = []  # the nodes of the preceding path, root first
@@ -138,27 +140,61 @@ def _behind(parts: Sequence[np.ndarray], depth: int) -> np.ndarray:
 
 
 def _worth_their_while(roots: list[Node], least_saved: int) -> list[Node]:
-    """The tree without nodes that save too little; their children take over their tokens.
+    """The tree without nodes that are not worth their while; their children take over their tokens.
 
-    Children are judged before their parent, which saves its tokens once more for each child that it takes over.
+    Of all such trees the one with the fewest tokens, where each node that nothing needs counts as `least_saved` more.
     """
-    top = Node(np.empty(0, np.int32), 0, roots)
+    top, cost = Node(np.empty(0, np.int32), 0, roots), _Cost(least_saved)
     nodes = [top]
     for node in nodes:  # which grows meanwhile: parents stand before their children
         nodes += node.children
-    for parent in reversed(nodes):
-        parent.children = [kept for child in parent.children for kept in _kept(child, least_saved)]
+    for node in reversed(nodes):
+        cost.of(node, 0)
+    work = [top]
+    while work:
+        parent = work.pop()
+        rest = [(child, child.tokens[:0]) for child in reversed(parent.children)]
+        parent.children = []
+        while rest:
+            node, before = rest.pop()
+            tokens = np.concatenate([before, node.tokens]) if len(before) else node.tokens
+            if cost.keeps(node, len(before)):
+                node.tokens, node.start = tokens, node.start - len(before)
+                parent.children.append(node)
+            else:
+                rest += [(child, tokens) for child in reversed(node.children)]
+        work += parent.children
     return top.children
 
 
-def _kept(node: Node, least_saved: int) -> list[Node]:
-    """The node, when it is worth its while, else its children with its tokens."""
-    saved = len(node.tokens) * (len(node.children) - 1)
-    if node.leaf is not None or node.marks or saved >= least_saved:
-        return [node]
-    return [_joined(node, child) for child in node.children]
+class _Cost:
+    """Tokens of the best tree below a node, when so many tokens of nodes above are added to it."""
 
+    def __init__(self, least_saved: int):
+        self._least_saved = least_saved
+        self._known: dict[tuple[Node, int], float] = {}
 
-def _joined(node: Node, child: Node) -> Node:
-    tokens = np.concatenate([node.tokens, child.tokens])
-    return Node(tokens, node.start, child.children, child.leaf, child.marks)
+    def of(self, node: Node, before: int) -> float:
+        if node.leaf is not None:
+            return before + len(node.tokens)
+        if (node, before) not in self._known:
+            self._known[node, before] = min(self._costs(node, before))
+        return self._known[node, before]
+
+    def keeps(self, node: Node, before: int) -> bool:
+        if node.leaf is not None:
+            return True
+        kept, joined = self._costs(node, before)
+        return kept <= joined
+
+    def _costs(self, node: Node, before: int) -> tuple[float, float]:
+        """With the node, and with its tokens in each child. So many tokens more below a child cost it as many at least, so
+        that the second need not be known where they would be enough: few lengths are asked about."""
+        tokens = before + len(node.tokens)
+        kept = tokens + sum(self.of(child, 0) for child in node.children)
+        if node.marks:
+            return kept, math.inf
+        kept += self._least_saved
+        if tokens * (len(node.children) - 1) >= self._least_saved:
+            return kept, math.inf
+        return kept, sum(self.of(child, tokens) for child in node.children)

@@ -103,6 +103,46 @@ def test_a_node_counts_the_children_of_nodes_that_save_too_little():
     assert root.end == 16 and sorted(child.leaf for child in root.children) == [0, 1, 2, 3, 4]
 
 
+def cheapest(node, before: int, least_saved: int) -> int:
+    """Naive: tokens of the best tree, and `least_saved` for each node of it that is no leaf and has no mark."""
+    tokens = before + len(node.tokens)
+    if node.leaf is not None:
+        return tokens
+    kept = tokens + sum(cheapest(child, 0, least_saved) for child in node.children)
+    if node.marks:
+        return kept
+    return min(kept + least_saved, sum(cheapest(child, tokens, least_saved) for child in node.children))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("least_saved", [1, 12, 60])
+def test_no_choice_of_nodes_is_cheaper(seed, least_saved):
+    paths = random_paths(random.Random(seed), 40)
+    for path in paths[::3]:
+        path.marks = ((path.length // 2, path.name),) * (path.length > 1)
+    every = build(paths, least=2, least_saved=0)
+    best = build(paths, least=2, least_saved=least_saved)
+    inner = [node for _, node in walk(best) if node.leaf is None and not node.marks]
+    spent = sum(len(node.tokens) for _, node in walk(best)) + least_saved * len(inner)
+    assert spent == sum(cheapest(root, 0, least_saved) for root in every)
+    assert {node.leaf: tokens for tokens, node in walk(best) if node.leaf is not None} == {
+        path.name: sequence(path) for path in paths
+    }
+
+
+def test_nested_texts_make_a_deep_tree():
+    """Each is the beginning of the next: the tree is as deep as there are texts."""
+    trace = np.arange(60_000, dtype=np.int32)
+    paths = [Path((trace[: 20 * n], np.array([70_000 + n], np.int32)), name=n) for n in range(1, 3000)]
+    nodes = build(paths)
+    work, leaves = list(nodes), []
+    while work:
+        node = work.pop()
+        work += node.children
+        leaves += [] if node.leaf is None else [node.leaf]
+    assert sorted(leaves) == [*range(1, 3000)]
+
+
 def test_extensions_form_a_chain():
     trace = np.arange(500, dtype=np.int32)
     tail = np.array([900, 901], np.int32)
