@@ -1,8 +1,6 @@
-"""A plan with its estimates as text for people, and estimates beside what was measured. At most 80 columns."""
+"""A plan with its estimates as text for people. At most 80 columns."""
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .context import PlanContext
 from .estimate import OperatorEstimate, PlanEstimate, QuestionEstimate
@@ -12,17 +10,6 @@ WIDTH = 80
 COLUMNS = 24  # of tokens, seconds, share at the right
 LAYOUTS = {"document_first": "the document before the question", "literal": "texts where the template has them"}
 JOINS = {"left": "Left join", "right": "Right join", "full": "Full join", "semi": "Semi join", "anti": "Anti join"}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What an operator did: model seconds, tokens computed and reused, and per question answers and TRUE ones."""
-
-    seconds: float
-    fresh: int
-    reused: int
-    asked: Sequence[int]
-    passed: Sequence[int]
 
 
 def explain_plan(estimate: PlanEstimate, currency: str = "$") -> str:
@@ -44,28 +31,6 @@ def operator_line(operator: OperatorEstimate, context: PlanContext, currency: st
         f"about {amount(work.answers)} answers, {amount(work.fresh)} tokens computed, {amount(work.reused)} spared; "
         f"{duration(seconds)}{cost} on {device.name}{guess}"
     )
-
-
-def compare_plan(estimate: PlanEstimate, measured: Sequence[Measured | None]) -> str:
-    """Estimates beside measurements, operator by operator; None for one that did not run."""
-    lines = [f"{'':36}{'time':^15}{'tokens computed':^17}{'TRUE':^12}".rstrip()]
-    lines.append(f"{'step':34}{'expected':>9}{'real':>8}{'expected':>9}{'real':>8}{'exp.':>6}{'real':>6}")
-    for operator, real in zip(estimate.operators, measured, strict=True):
-        seconds, fresh = (duration(real.seconds), amount(real.fresh)) if real else ("-", "-")
-        expected = (duration(operator.seconds.total), amount(operator.work.fresh))
-        head = _cut(f"{operator.number} {_kind(operator)} {_names(operator)}", 33)
-        lines.append(f"{head:34}{expected[0]:>9}{seconds:>8}{expected[1]:>9}{fresh:>8}")
-        for number, question in enumerate(operator.questions):
-            asked = real.asked[number] if real else 0
-            rate = percent(real.passed[number] / asked) if asked else "-"
-            lines.append(f"    {_cut(question.predicate.words, 63):64}{percent(question.rate.value):>6}{rate:>6}")
-    ran = [(operator, real) for operator, real in zip(estimate.operators, measured, strict=True) if real]
-    if seconds := sum(real.seconds for _, real in ran):
-        expected, light = (sum(o.seconds.total for o, _ in ran), sum(o.light for o, _ in ran))
-        lines.append(
-            f"{duration(seconds)} in all, {duration(expected)} expected; {percent(light / seconds)} of the speed of light"
-        )
-    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:
@@ -133,10 +98,6 @@ def _operator(operator: OperatorEstimate, estimate: PlanEstimate) -> list[str]:
 
 def _kind(operator: OperatorEstimate) -> str:
     return "Filter" if isinstance(operator.plan, AiFilter) else JOINS.get(operator.plan.kind, "Join")
-
-
-def _names(operator: OperatorEstimate) -> str:
-    return " x ".join(name for name, _ in operator.rows_in)
 
 
 def _flow(operator: OperatorEstimate) -> str:

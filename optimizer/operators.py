@@ -1,6 +1,7 @@
 """Estimates for one operator as the connector plans it: from its specification, the query's words and sizes of its inputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .anchor import SideSize
 from .context import PlanContext
@@ -14,19 +15,26 @@ SIDES = ("rows", "partners")  # names of the inputs in the estimate
 
 
 def estimate_operator(
-    spec: OperatorSpec, inputs: Sequence[SideSize], context: PlanContext, kind: str = "inner", pairs: int | None = None
+    spec: OperatorSpec,
+    inputs: Sequence[SideSize],
+    context: PlanContext,
+    kind: str = "inner",
+    pairs: int | None = None,
+    earlier: Sequence[tuple[int, int]] = (),
 ) -> OperatorEstimate:
     """What `spec` will cost. `inputs`: rows, or anchors and partners; `kind`: of a join, seen from its anchors.
 
     `text_bytes` of an input is what all its texts that the operator reads have together; where it is unknown the size of the
-    whole stands in, else an assumption. `pairs`: how many meet where keys restrict them (None: all). Predicates of kind
-    `answers` are all asked. Raises ConfigError for a wrong number of inputs.
+    whole stands in, else an assumption. `pairs`: how many meet where keys restrict them (None: all). `earlier`: answers to each
+    predicate and TRUE ones among them, which count where there is no hint. Predicates of kind `answers` are all asked. Raises ConfigError for a wrong number of inputs.
     """
     expected = 2 if spec.kind == "pairs" else 1
     if len(inputs) != expected:
         raise ConfigError(f"got {len(inputs)} inputs for operator {spec.name!r}; accepted: {expected}")
     relations = [Relation(name, _stats(spec, size, name)) for name, size in zip(SIDES, inputs, strict=False)]
     predicates = tuple(_predicate(p, spec.kind) for p in spec.predicates)
+    seen = {p.words: answers for p, answers in zip(predicates, earlier, strict=False) if p.selectivity is None}
+    context = replace(context, observed={**context.observed, **seen})
     if expected == 1:
         plan: Plan = AiFilter(predicates, relations[0], anchors=(SIDES[0],) * len(predicates), layout=spec.layout)
     else:
@@ -45,8 +53,8 @@ def guesses(operator: OperatorEstimate) -> list[str]:
         "text lengths": lengths,
         "pass rates": [question.rate.source for question in operator.questions],
     }
-    sure = ("table statistics", "column statistics", "hint")
-    return [what for what, found in sources.items() if any(s not in sure and "sample" not in s for s in found)]
+    sure = ("table statistics", "column statistics", "hint", "sample", "answers before")
+    return [what for what, found in sources.items() if any(not any(s in source for s in sure) for source in found)]
 
 
 def _column(number: int) -> str:

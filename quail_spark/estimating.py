@@ -12,6 +12,7 @@ from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.context import PlanContext
 from quail_spark.optimizer.device import DeviceSpec, find_device
 from quail_spark.optimizer.errors import ModelError
+from quail_spark.optimizer.estimate import OperatorEstimate
 from quail_spark.optimizer.explain import operator_line
 from quail_spark.optimizer.model_spec import ModelSpec, known_model
 from quail_spark.optimizer.operators import estimate_operator, guesses
@@ -28,9 +29,30 @@ GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
 
 
 def estimate_lines(
-    spec: OperatorSpec, inputs: Sequence[SideSize], conf: QuailConf, kind: str = "inner", keyed: bool = False
+    spec: OperatorSpec,
+    inputs: Sequence[SideSize],
+    conf: QuailConf,
+    kind: str = "inner",
+    keyed: bool = False,
+    earlier: Sequence[tuple[int, int]] = (),
 ) -> list[str]:
-    """A line with the estimate of an operator; none where model, device, or both rows and bytes of an input are unknown.
+    """A line with `estimated`; none where there is no estimate."""
+    operator = estimated(spec, inputs, conf, kind, keyed, earlier)
+    if operator is None:
+        return []
+    guessed = guesses(operator)
+    return [operator_line(operator, plan_context(conf)) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
+
+
+def estimated(
+    spec: OperatorSpec,
+    inputs: Sequence[SideSize],
+    conf: QuailConf,
+    kind: str = "inner",
+    keyed: bool = False,
+    earlier: Sequence[tuple[int, int]] = (),
+) -> OperatorEstimate | None:
+    """What an operator will take; None where model, device, or both rows and bytes of an input are unknown.
 
     `kind` of a join as its operator has it, `keyed`: under an equality, of which the larger side is taken to have each key
     once. Other arguments as in `estimate_operator`.
@@ -38,14 +60,12 @@ def estimate_lines(
     context = plan_context(conf)
     unknown = any(size.rows is None and (size.total_bytes or UNKNOWN_BYTES) >= UNKNOWN_BYTES for size in inputs)
     if context is None or unknown or not all(predicate.used for predicate in spec.predicates):
-        return []
+        return None
     rows = [size.rows for size in inputs if size.rows is not None]
     pairs = min(rows) if keyed and len(rows) == 2 else None
     if keyed and pairs is None:
-        return []
-    operator = estimate_operator(spec, inputs, context, WORK_OF.get(kind, kind), pairs)
-    guessed = guesses(operator)
-    return [operator_line(operator, context) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
+        return None
+    return estimate_operator(spec, inputs, context, WORK_OF.get(kind, kind), pairs, earlier)
 
 
 def plan_context(conf: QuailConf, stand_in: bool = False) -> PlanContext | None:

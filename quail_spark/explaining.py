@@ -1,9 +1,11 @@
 """EXPLAIN for AI operators: what the planner made of a query, in the query's own words. Driver-side; nothing runs."""
 
 import re
+from collections.abc import Mapping
 
 from quail_spark.optimizer.errors import ConfigError
 from quail_spark.optimizer.plan import Predicate
+from quail_spark.optimizer.statistics import pass_rate
 from quail_spark.optimizer.template import Literal, parse_template
 
 from .estimating import estimate_lines
@@ -19,7 +21,8 @@ def explain(df) -> str:
     The query is planned anew and not run. Raises ConfigError for what is no DataFrame.
     """
     from .catalyst import planned
-    from .session import is_connect
+    from .earlier import earlier_answers
+    from .sql_method import is_connect
 
     _check(df)
     if is_connect(df.sparkSession):
@@ -29,7 +32,7 @@ def explain(df) -> str:
     execution = session.executePlan(df._jdf.queryExecution().logical(), skip)
     with planned.recording() as runs:
         plan = execution.optimizedPlan()
-    return describe(runs, _udf_calls(plan))
+    return describe(runs, _udf_calls(plan), earlier_answers(df.sparkSession.sparkContext.applicationId))
 
 
 def _check(df) -> None:
@@ -41,17 +44,20 @@ def _check(df) -> None:
         raise ConfigError(f"explain() got {got}; accepted: a DataFrame, such as spark.sql('SELECT …') returns{hint}")
 
 
-def describe(runs: list[Planning], udf_calls: int) -> str:
-    """Text for what the planner decided in these runs (subqueries are runs of their own)."""
-    operators = [(operator, run.conf) for run in runs for operator in run.operators]
+def describe(runs: list[Planning], udf_calls: int, earlier: Mapping[str, tuple[int, int]]) -> str:
+    """Text for what the planner decided in these runs (subqueries are runs of their own). `earlier`: answers and TRUE ones
+    by question."""
+    operators = [operator for run in runs for operator in run.operators]
     notes = [note for run in runs for note in run.notes]
     if not operators and not udf_calls:
         return "No AI calls in this query."
     lines = []
-    for number, (operator, conf) in enumerate(operators, 1):
-        lines += _operator(number, operator)
-        estimates = estimate_lines(operator.spec, operator.sizes, conf, operator.kind, operator.keyed)
-        lines += [f"     estimate: {line}" for line in estimates]
+    for number, operator in enumerate(operators, 1):
+        asked = [question(p, a) for p, a in zip(operator.spec.predicates, operator.arguments, strict=True)]
+        seen = [earlier.get(words, (0, 0)) for words in asked]
+        lines += _operator(number, operator, asked, seen)
+        known = (operator.spec, operator.sizes, operator.conf, operator.kind, operator.keyed)
+        lines += [f"     estimate: {line}" for line in estimate_lines(*known, seen)]
     if udf_calls:
         lines.append(
             f"{udf_calls} AI call(s) run as a plain UDF where Spark puts them (KV is not kept between predicates)"
@@ -60,7 +66,7 @@ def describe(runs: list[Planning], udf_calls: int) -> str:
     return "\n".join(lines)
 
 
-def _operator(number: int, operator: PlannedOperator) -> list[str]:
+def _operator(number: int, operator: PlannedOperator, asked: list[str], seen: list[tuple[int, int]]) -> list[str]:
     spec = operator.spec
     layouts = [LAYOUTS[predicate.layout or spec.layout] for predicate in spec.predicates]
     differ = len(set(layouts)) > 1
@@ -76,9 +82,10 @@ def _operator(number: int, operator: PlannedOperator) -> list[str]:
             f"layout: {layout}; a document's KV is kept from one predicate to the next; a row leaves at its first FALSE"
         )
     lines = [f"{head}  [{spec.name}]"]
-    for predicate, arguments, laid_out in zip(spec.predicates, operator.arguments, layouts, strict=True):
-        lines.append(f"     {question(predicate, arguments)}")
-        details = _details(predicate, arguments, spec.kind)
+    each = zip(spec.predicates, operator.arguments, layouts, asked, seen, strict=True)
+    for predicate, arguments, laid_out, words, answers in each:
+        lines.append(f"     {words}")
+        details = _details(predicate, arguments, spec.kind, answers)
         lines.append(f"       {details}{f'; layout: {laid_out}' if differ else ''}")
     lines.append(f"     {how}")
     return [*lines, "     the KV of what passes stays for the next operator"] if spec.retain else lines
@@ -96,8 +103,11 @@ def question(predicate: Predicate, arguments: tuple[str, ...]) -> str:
     return "".join(parts).replace("\n", " ")
 
 
-def _details(predicate: Predicate, arguments: tuple[str, ...], kind: str) -> str:
+def _details(predicate: Predicate, arguments: tuple[str, ...], kind: str, seen: tuple[int, int]) -> str:
     rate = ASSUMED_RATE if predicate.selectivity is None else f"expected pass rate {predicate.selectivity:.0%}"
+    if predicate.selectivity is None and seen[0]:
+        known = pass_rate(None, *seen)
+        rate = f"expected pass rate {known.value:.0%} ({known.source})"
     if kind != "pairs":
         return rate
     anchors = ", ".join(arguments[i] for i in predicate.used if not predicate.arguments[i].partner)

@@ -51,7 +51,8 @@ def ai_filter(planning: Planning, calls: list[AiCall], child: JavaObject, requir
         for call in calls
     )
     retain = is_asked_later(planning, calls)
-    spec = OperatorSpec(operator_name("filter", predicates), "filter", predicates, planning.layout, retain=retain)
+    name = operator_name("filter", predicates, calls)
+    spec = OperatorSpec(name, "filter", predicates, planning.layout, retain=retain)
     rows = RowColumns(texts=tuple(columns.text_names), kept=tuple(columns.names[: len(kept)]))
     source = planning.catalyst.project(columns.expressions, child)
     function = partial(run_filter, spec.to_json(), rows)

@@ -151,7 +151,7 @@ def ai_join(
     predicates = tuple(predicate(call, anchor, partner, partner if half else anchor) for call in conditions.calls)
     source, number = _meetings(planning, node, conditions, anchor, partner, kind)
     retain = is_asked_later(planning, conditions.calls, anchor.output)
-    name = operator_name("join", predicates, kind)
+    name = operator_name("join", predicates, conditions.calls, kind)
     spec = OperatorSpec(name, "pairs", predicates, planning.layout, retain=retain)
     partner_columns = partner.row_columns
     kept, names = list(anchor.kept), list(anchor.row_columns.kept)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -10,6 +11,7 @@ from quail_spark.optimizer.anchor import SideSize
 from quail_spark.optimizer.options import CallOptions
 from quail_spark.optimizer.plan import LAYOUTS, OperatorSpec, Predicate
 
+from .ai_calls import AiCall
 from .conf import QuailConf
 from .gpu_profile import gpu_profile
 from .plan_statistics import PlanStatistics
@@ -83,7 +85,7 @@ class PlannedOperator:
     `arguments[p][i]` is the SQL of argument `{i}` of predicate p; `rows` what Spark expects to come in (None: unknown),
     for a join anchors and partners; `words` name the kind of operator; `stops`: an anchor is done at its first TRUE.
     `sizes`: what Spark knows of the same inputs and the texts read there; `kind` of a join as its operator has it; `keyed`:
-    it has an equality.
+    it has an equality. `conf`: the settings that it was planned under.
     """
 
     spec: OperatorSpec
@@ -94,6 +96,7 @@ class PlannedOperator:
     sizes: tuple[SideSize, ...] = ()
     kind: str = "inner"
     keyed: bool = False
+    conf: QuailConf | None = None
 
 
 @dataclass
@@ -165,11 +168,10 @@ class Planning:
 
         `inputs` are the plans whose rows EXPLAIN counts; `known`: words, stops, kind and keyed as in PlannedOperator.
         """
-        arguments = tuple(tuple(plain_sql(a) for a in call.arguments) for call in calls)
         read = [call.arguments[i] for call in calls for i in call.used]
         sizes = tuple(self._input_size(plan, read) for plan in inputs)
         rows = tuple(size.rows for size in sizes)
-        self.operators.append(PlannedOperator(spec, arguments, rows, sizes=sizes, **known))
+        self.operators.append(PlannedOperator(spec, words_of(calls), rows, sizes=sizes, conf=self.conf, **known))
         templates = " AND ".join(repr(predicate.template) for predicate in spec.predicates)
         shown = f"{spec.name}: {templates if len(templates) <= 120 else templates[:119] + '…'}"
         return self.restored(function, shown, names, kept, source, gpu_profile(self.catalyst, self.conf))
@@ -242,6 +244,12 @@ def plain_sql(expression: JavaObject) -> str:
     return (match[1] if match else text).replace("`", "")
 
 
-def operator_name(kind: str, predicates: tuple[Predicate, ...], *also: object) -> str:
-    """A name that is equal for equal operators, so that reports and pass rates of a repeated query meet."""
-    return f"ai_{kind}-{hashlib.blake2b(repr((predicates, also)).encode(), digest_size=4).hexdigest()}"
+def words_of(calls: Sequence[AiCall]) -> tuple[tuple[str, ...], ...]:
+    """The arguments of each call as `plain_sql`."""
+    return tuple(tuple(plain_sql(argument) for argument in call.arguments) for call in calls)
+
+
+def operator_name(kind: str, predicates: tuple[Predicate, ...], calls: Sequence[AiCall], *also: object) -> str:
+    """A name that is equal for equal operators about the same columns, so that reports and pass rates of a repeated query meet."""
+    asked = repr((predicates, words_of(calls), also))
+    return f"ai_{kind}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}"

@@ -3,9 +3,11 @@
 from dataclasses import asdict, dataclass, fields
 
 from quail_spark.engine.stats import read_stats, total_operators
+from quail_spark.optimizer.explain import amount, duration
 
 from .catalyst import planned
-from .explaining import question
+from .earlier import planned_name, questions_of
+from .estimating import estimated, plan_context
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,21 @@ class PredicateReport:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What one run of an operator was expected to take on `device` when it was planned, before any answer was known."""
+
+    answers: float
+    fresh_tokens: float
+    reused_tokens: float
+    seconds: float
+    device: str
+
+
+@dataclass(frozen=True)
 class OperatorReport:
     """Totals of one operator. Tokens are prompt tokens: `fresh` were computed, `reused` were found in kept KV or
-    remembered answers, `recomputed` are the fresh ones that had been computed before. Seconds are model time."""
+    remembered answers, `recomputed` are the fresh ones that had been computed before. Seconds are model time.
+    `expected` is None where the driver knew too little of model, device or sizes."""
 
     name: str
     kind: str
@@ -33,6 +47,7 @@ class OperatorReport:
     recomputed_tokens: int
     seconds: float
     predicates: tuple[PredicateReport, ...]
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +87,22 @@ def report(spark) -> Report:
 
 
 def _read(name: str, totals: dict) -> OperatorReport:
-    known = planned.get(name.split(" (")[0])
-    questions = totals["templates"]
-    if known is not None and len(known.arguments) == len(questions):
-        questions = [question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
+    questions = questions_of(name, totals)
     asked, passed = totals["asked"] or [0] * len(questions), totals["passed"] or [0] * len(questions)
     predicates = tuple(PredicateReport(*row) for row in zip(questions, asked, passed, strict=True))
     numbers = {field.name: totals[field.name] for field in fields(OperatorReport) if field.name in totals}
-    return OperatorReport(**{**numbers, "name": " ".join(name.split()), "predicates": predicates})
+    known = {"name": " ".join(name.split()), "predicates": predicates, "expected": _expected(planned_name(name))}
+    return OperatorReport(**{**numbers, **known})
+
+
+def _expected(name: str) -> Expected | None:
+    known = planned.get(name)
+    estimate = known and estimated(known.spec, known.sizes, known.conf, known.kind, known.keyed)
+    if not estimate:
+        return None
+    work = estimate.work
+    device = plan_context(known.conf).roofline.device.name
+    return Expected(work.answers, work.fresh, work.reused, estimate.seconds.total, device)
 
 
 def _engine(engine: dict) -> str:
@@ -111,6 +134,11 @@ def _operator(operator: OperatorReport) -> list[str]:
         f"    tokens: {operator.fresh_tokens:,} fresh, {operator.reused_tokens:,} reused ({share:.0%}), "
         f"{operator.recomputed_tokens:,} recomputed; {operator.seconds:.1f} s, {speed}",
     ]
+    if expected := operator.expected:
+        lines.append(
+            f"    expected of one run: {amount(expected.answers)} answers, {amount(expected.fresh_tokens)} tokens fresh, "
+            f"{amount(expected.reused_tokens)} reused; {duration(expected.seconds)} on {expected.device}"
+        )
     for predicate in operator.predicates:
         rate = f"{predicate.passed / predicate.asked:.0%}" if predicate.asked else "–"
         lines.append(

@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 
 import quail_spark
+from quail_spark import estimating
 from quail_spark.catalyst import running_tasks
+from quail_spark.optimizer.model_spec import known_model
 from quail_spark.optimizer.plan import OperatorSpec
 from quail_spark.planning import PlannedOperator
 from quail_spark.progress import ERASE, IDLE, INTERVAL, ProgressLine, TimeLeft, expected_rows, line
@@ -60,6 +62,44 @@ def test_explain_estimates_for_a_known_model_and_device(messages):
         re.M,
     )
     assert lines == ["30"]  # of what the filter passes on, Spark knows nothing
+
+
+def test_explain_knows_how_often_the_question_was_true_before(messages):
+    sql = "SELECT id FROM messages WHERE AI.IF(PROMPT('{0} asks e8', text)) AND AI.IF(PROMPT('{0} asks e9', text), {'selectivity': 0.3})"
+    assert "pass rate assumed, then observed" in quail_spark.explain(messages.sql(sql))
+    messages.sql("SELECT id FROM messages WHERE AI.IF(PROMPT('{0} asks e8', text))").collect()
+    passed = sum(answer("{0} asks e8", text) for text in TEXTS)
+    text = quail_spark.explain(messages.sql(sql))
+    assert f"expected pass rate {(passed + 0.2 * 20) / (30 + 20):.0%} (30 answers before)" in text
+    assert "expected pass rate 30%" in text and "assumed" not in text
+    other = quail_spark.explain(messages.sql("SELECT id FROM messages m WHERE AI.IF(PROMPT('{0} asks e8', m.text))"))
+    assert "pass rate assumed, then observed" in other  # another table, for all we know
+
+
+def test_one_question_about_two_tables_is_told_apart(messages):
+    messages.sql("SELECT id, concat('new ', text) AS text FROM messages LIMIT 7").createOrReplaceTempView("news")
+    for table in ("messages", "news", "news"):
+        messages.sql(f"SELECT id FROM {table} WHERE AI.IF(PROMPT('{{0}} asks e10', {table}.text))").collect()
+    operators = quail_spark.report(messages).operators
+    found = [(p.question, p.asked) for o in operators for p in o.predicates if "e10" in p.question]
+    assert found == [("{messages.text} asks e10", 30), ("{news.text} asks e10", 14)]
+
+
+def test_the_report_sets_what_was_expected_beside_what_was(messages, monkeypatch):
+    values = ", ".join(f"({i}, '{t}')" for i, t in enumerate(TEXTS))
+    messages.sql(f"SELECT * FROM VALUES {values} AS v(id, text)").createOrReplaceTempView("exact")
+    messages.conf.set("spark.quail.estimate.device", "H200")
+    for ask in ("{0} is r2", "{0} is r3"):
+        messages.sql(f"SELECT id FROM exact WHERE AI.IF(PROMPT('{ask}', text), {{'selectivity': 0.5}})").collect()
+    assert all(o.expected is None for o in quail_spark.report(messages).operators)  # a scripted model has no shape
+    monkeypatch.setattr(estimating, "model_spec", lambda setting: known_model("qwen3-4b"))
+    report = quail_spark.report(messages)
+    (operator,) = [o for o in report.operators if any("is r3" in p.question for p in o.predicates)]
+    assert operator.evaluations == operator.expected.answers == 30
+    assert 0 < operator.expected.seconds < 1 and operator.expected.device == "H200"
+    assert operator.expected.fresh_tokens > 30
+    assert "expected of one run: 30 answers, " in str(report) and " on H200" in str(report)
+    assert report.as_dict()["operators"][-1]["expected"]["answers"] == 30
 
 
 def test_explain_without_ai_and_without_running(messages):
