@@ -26,7 +26,8 @@ def estimate_operator(
 
     `text_bytes` of an input is what all its texts that the operator reads have together; where it is unknown the size of the
     whole stands in, else an assumption. `pairs`: how many meet where keys restrict them (None: all). `earlier`: answers to each
-    predicate and TRUE ones among them, which count where there is no hint. Predicates of kind `answers` are all asked. Raises ConfigError for a wrong number of inputs.
+    predicate and TRUE ones among them, which count where there is no hint. Predicates of kind `answers` are all asked. Raises
+    ConfigError for a wrong number of inputs.
     """
     expected = 2 if spec.kind == "pairs" else 1
     if len(inputs) != expected:

@@ -16,6 +16,7 @@ from quail_spark.optimizer.errors import QuailError
 
 from .conf import QuailConf
 from .file_names import read_file_names_first
+from .front_end import FrontEnd
 from .guards import guard_calls
 from .join_kinds import refuse_unplanned
 from .join_order import order_joins
@@ -51,6 +52,7 @@ def install(spark) -> None:
         if gateway not in _bridges:
             _bridges[gateway] = _Bridge(spark)
         _bridges[gateway].attach(spark)
+    _bridges[gateway].parser.replaceIn(spark._jsparkSession.sessionState())
     spark.conf.set(MARK, "true")
 
 
@@ -66,7 +68,7 @@ def running_tasks(spark, operator: str) -> tuple[int, int]:
 
 
 class _Bridge:
-    """What one driver JVM needs once: the callback, the rule's builder, the operators in Spark's UI."""
+    """What one driver JVM needs once: the callbacks, the rule's and the parser's builder, the operators in Spark's UI."""
 
     def __init__(self, spark):
         from pyspark.java_gateway import ensure_callback_server_started
@@ -74,14 +76,16 @@ class _Bridge:
         gateway = spark.sparkContext._gateway
         ensure_callback_server_started(gateway)
         self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), MARK)
+        self.parser = new_instance(spark, "AiParserBuilder", FrontEnd(gateway))
         self.ui = SparkUi(spark)
         self._contexts: list[JavaObject] = []
 
     def attach(self, spark) -> None:
-        """Add the rule to the session's extensions, which new sessions of the same context share."""
+        """Add rule and parser to the session's extensions, which new sessions of the same context share."""
         extensions = spark._jsparkSession.extensions()
         if not any(extensions.equals(known) for known in self._contexts):
             extensions.injectPreCBORule(self.builder)
+            extensions.injectParser(self.parser)
             self.ui.attach(extensions)
             self._contexts.append(extensions)
 

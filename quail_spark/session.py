@@ -18,14 +18,15 @@ _KEYWORDS = {re.sub(r"([A-Z])", r"_\1", s.name).replace(".", "_").lower(): s.nam
 
 
 def enable(spark, model: str | None = None, **settings: Any):
-    """Make `spark` answer AI calls, in `spark.sql` texts and DataFrames; returns `spark`. May be called again.
+    """Make `spark` answer AI calls, in SQL texts and DataFrames; returns `spark`. May be called again.
 
     `model`: a directory of safetensors, a GGUF file or a hub id; where neither this nor `spark.quail.model` is given,
     the model that `quail-spark fetch-model` brought. `settings` are the other `spark.quail.*`, written as `on_error="null"`,
     `engine_token_budget=8192`, `optimizer_enabled=False`; `spark.conf.set` changes them later.
 
-    Registers the functions `ai_if`, `ai_filter`, `ai_if_details` and `prompt`, so that they also work in views and `expr()`. On a local
-    master Spark's Python workers are this interpreter unless $PYSPARK_PYTHON or spark.pyspark.python say otherwise.
+    Registers the functions `ai_if`, `ai_filter`, `ai_if_details` and `prompt`, and reads AI calls wherever Spark parses SQL of
+    the session. On a local master Spark's Python workers are this interpreter unless $PYSPARK_PYTHON or spark.pyspark.python
+    say otherwise.
     With Spark Connect all works but the planner: AI calls run as UDFs.
     Raises ConfigError for an unknown or bad setting, ModelError for a model that is not there (on a local master).
     """

@@ -13,7 +13,7 @@ import org.apache.spark.sql.internal.SQLConf$;
  * no model either, the planner refuses the query.
  */
 public class PlanRule extends Rule {
-  private static final String MODEL = "spark.quail.model";
+  static final String MODEL = "spark.quail.model";
 
   private final Function planner;
   private final String mark;

@@ -331,7 +331,7 @@ def test_calls_in_any_surroundings(seed):
         pieces.insert(rng.randint(0, len(pieces)), (call[0], call[1]))
     separator = rng.choice([" ", "\n", "  /**/ ", "\r\n"])
     sql, expected = (separator.join(piece[i] for piece in pieces) for i in (0, 1))
-    assert rewrite(sql) == expected
+    assert rewrite(sql) == expected and rewrite(expected) == expected
     if not calls:
         assert rewrite(sql) is sql
 

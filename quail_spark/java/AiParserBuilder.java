@@ -1,0 +1,34 @@
+package org.quailspark;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.Proxy;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.internal.SessionState;
+import scala.runtime.AbstractFunction2;
+
+/** (SparkSession, parser) => parser, as SparkSessionExtensions wants it: for sessions that are built from now on. */
+public class AiParserBuilder extends AbstractFunction2 {
+  private final Function frontEnd;
+
+  public AiParserBuilder(Function frontEnd) {
+    this.frontEnd = frontEnd;
+  }
+
+  public Object apply(Object session, Object parser) {
+    return Proxy.newProxyInstance(
+        ParserInterface.class.getClassLoader(),
+        new Class[] {ParserInterface.class},
+        new AiParser((ParserInterface) parser, frontEnd));
+  }
+
+  /** The same for a session that has its parser already; nothing where it has ours. */
+  public void replaceIn(Object state) throws Exception {
+    Field field = SessionState.class.getDeclaredField("sqlParser");
+    field.setAccessible(true);
+    Object parser = field.get(state);
+    if (!(Proxy.isProxyClass(parser.getClass()) && Proxy.getInvocationHandler(parser) instanceof AiParser)) {
+      field.set(state, apply(null, parser));
+    }
+  }
+}
