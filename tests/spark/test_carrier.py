@@ -285,14 +285,19 @@ def test_all_rows_failing_is_an_error_anyhow(failing):
 
 
 def test_what_only_shows_when_it_runs(t):
-    frame = t.table("t")
-    for expression, words in [
-        ("ai_if(body)", "is not a prompt"),
-        ("ai_if(prompt('{0} {1}', body))", "{1} but has 1 argument"),
-        ("ai_if(prompt(concat('{', kind), body))", "lone '{'"),
-        ("ai_if(prompt('{0}', body), map('selectivit', '1'))", "'selectivit' is not known"),
-        ("ai_if(prompt('{0}', body), map('anchor', '1'))", "anchor is '1'"),
+    """Where no SQL text is read: calls by the functions' names."""
+    body, kind = F.col("body"), F.col("kind")
+
+    def call(template, *options):
+        return F.call_function("ai_if", F.call_function("prompt", template, body), *options)
+
+    for asked, words in [
+        (F.call_function("ai_if", body), "is not a prompt"),
+        (call(F.lit("{0} {1}")), "{1} but has 1 argument"),
+        (call(F.concat(F.lit("{"), kind)), "lone '{'"),
+        (call(F.lit("{0}"), F.create_map(F.lit("selectivit"), F.lit("1"))), "'selectivit' is not known"),
+        (call(F.lit("{0}"), F.create_map(F.lit("anchor"), F.lit("1"))), "anchor is '1'"),
     ]:
         with pytest.raises(PythonException) as caught:
-            frame.selectExpr(expression).collect()
-        assert words in str(caught.value), expression
+            t.table("t").select(asked).collect()
+        assert words in str(caught.value), words

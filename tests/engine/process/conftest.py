@@ -15,7 +15,7 @@ import pytest
 from quail_spark.engine import launcher
 from quail_spark.engine.client import connect
 from quail_spark.engine.config import EngineConfig
-from quail_spark.engine.processes import own_process
+from quail_spark.engine.processes import identify, own_process
 from quail_spark.optimizer.plan import Argument, OperatorSpec, Predicate
 
 FAKES = Path(__file__).with_name("fakes")
@@ -116,6 +116,12 @@ def eventually():
         return result
 
     return wait
+
+
+@pytest.fixture
+def gone(eventually):
+    """Wait until a process is gone."""
+    return lambda pid: eventually(lambda: identify(pid) is None)
 
 
 @pytest.fixture

@@ -5,17 +5,9 @@ import signal
 import subprocess
 import time
 
-import pytest
-
 from quail_spark.engine.processes import ProcessId, identify
 from quail_spark.engine.runtime_dir import RuntimeDirectory
 from quail_spark.engine.stats import read_stats
-
-
-@pytest.fixture
-def gone(eventually):
-    """Wait until a process is gone."""
-    return lambda pid: eventually(lambda: identify(pid) is None)
 
 
 def names(lab):

@@ -87,12 +87,14 @@ def test_a_stranger_cannot_connect(engine):
     assert "PermissionError" in done[12345].stderr
 
 
-def test_secrets_are_in_no_file_and_no_message(engine, lab):
+def test_secrets_are_in_no_file_and_no_message(engine, lab, gone):
     list(engine.rows(SPEC, [[["a text"], [None]], [["word " * 2000]]]))  # with a row that fails
     with pytest.raises(QuailError) as caught:
         connect(EngineConfig(str(lab.tmp / "no model")), "another", own_process())
     told = [str(caught.value), str(engine.describe()), str(engine.stats()), str(read_all_stats()), machine_metrics()]
+    pid = engine.stats()["pid"]
     engine.stop()
+    gone(pid)
     files = [path for path in (*lab.root().rglob("*"), *(lab.tmp / "store").rglob("*")) if path.is_file()]
     assert {path.suffix for path in files} >= {".log", ".json", ".parquet"}
     told += [path.read_bytes().decode(errors="replace") for path in files]
@@ -102,10 +104,12 @@ def test_secrets_are_in_no_file_and_no_message(engine, lab):
     assert b"canary" not in environment  # the secrets were set after this process began, as in a notebook
 
 
-def test_texts_of_rows_are_in_no_file_of_the_engine(engine, lab):
+def test_texts_of_rows_are_in_no_file_of_the_engine(engine, lab, gone):
     """Neither in the log nor in the totals or the store: hashes and numbers only."""
     list(engine.rows(SPEC, [[["quite private text"]], [["quite private text " * 500]]]))
+    pid = engine.stats()["pid"]
     engine.stop()
+    gone(pid)
     for path in (*lab.root().rglob("*"), *(lab.tmp / "store").rglob("*")):
         if path.is_file():
             assert b"quite private" not in path.read_bytes(), path
