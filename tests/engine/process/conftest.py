@@ -54,8 +54,11 @@ class Lab:
                 os.kill(pid, signal.SIGKILL)
 
     def _recorded(self):
-        states = [json.loads(path.read_text()) for path in self.root().glob("*/*/engine.json")]
-        return [state["process"][0] for state in states if state["process"] and state["state"] != "ended"]
+        for path in self.root().glob("*/*/engine.json"):
+            with suppress(FileNotFoundError):  # an engine that ends removes its directory
+                state = json.loads(path.read_text())
+                if state["process"] and state["state"] != "ended":
+                    yield state["process"][0]
 
 
 @contextmanager
