@@ -28,6 +28,7 @@ from .plan_join import plan_join
 from .planning import NotPlanned, PlannedOperator, Planning
 from .scala import Catalyst, JavaObject, items, kind
 from .spark_ui import SparkUi
+from .sql import MENTION
 
 RULES = {"Filter": plan_filter, "Join": plan_join}
 PLACES = {  # what EXPLAIN calls the places of AI calls that no rule reaches
@@ -76,7 +77,7 @@ class _Bridge:
         gateway = spark.sparkContext._gateway
         ensure_callback_server_started(gateway)
         self.builder = new_instance(spark, "PlanRuleBuilder", _Callback(gateway), MARK)
-        self.parser = new_instance(spark, "AiParserBuilder", FrontEnd(gateway))
+        self.parser = new_instance(spark, "AiParserBuilder", FrontEnd(gateway), MENTION.pattern)
         self.ui = SparkUi(spark)
         self._contexts: list[JavaObject] = []
 

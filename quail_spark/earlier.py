@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from quail_spark.engine.stats import read_stats, total_operators
 
 from .catalyst import planned
-from .explaining import question
+from .explaining import questions
 
 Answered = Mapping[str, tuple[int, int]]  # by a question in the query's words: its answers, and the TRUE ones
 
@@ -28,7 +28,7 @@ def questions_of(name: str, totals: dict) -> list[str]:
     known = planned.get(planned_name(name))
     if known is None or len(known.arguments) != len(totals["templates"]):
         return totals["templates"]
-    return [question(p, a) for p, a in zip(known.spec.predicates, known.arguments, strict=True)]
+    return questions(known)
 
 
 def planned_name(name: str) -> str:

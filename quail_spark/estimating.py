@@ -28,20 +28,13 @@ STAND_IN = ("qwen3-4b", "H200")
 GPU_FACTS = "/proc/driver/nvidia/gpus/*/information"
 
 
-def estimate_lines(
-    spec: OperatorSpec,
-    inputs: Sequence[SideSize],
-    conf: QuailConf,
-    kind: str = "inner",
-    keyed: bool = False,
-    earlier: Sequence[tuple[int, int]] = (),
-) -> list[str]:
-    """A line with `estimated`; none where there is no estimate."""
-    operator = estimated(spec, inputs, conf, kind, keyed, earlier)
-    if operator is None:
+def estimate_lines(*operator, **known) -> list[str]:
+    """A line with `estimated`, which has the same arguments; none where there is no estimate."""
+    found = estimated(*operator, **known)
+    if found is None:
         return []
-    guessed = guesses(operator)
-    return [operator_line(operator, plan_context(conf)) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
+    guessed = guesses(found[0])
+    return [operator_line(*found) + (f"; guessed: {', '.join(guessed)}" if guessed else "")]
 
 
 def estimated(
@@ -51,8 +44,8 @@ def estimated(
     kind: str = "inner",
     keyed: bool = False,
     earlier: Sequence[tuple[int, int]] = (),
-) -> OperatorEstimate | None:
-    """What an operator will take; None where model, device, or both rows and bytes of an input are unknown.
+) -> tuple[OperatorEstimate, PlanContext] | None:
+    """What an operator will take, and of which model on which device; None where model, device, or both rows and bytes of an input are unknown.
 
     `kind` of a join as its operator has it, `keyed`: under an equality, of which the larger side is taken to have each key
     once. Other arguments as in `estimate_operator`.
@@ -65,7 +58,7 @@ def estimated(
     pairs = min(rows) if keyed and len(rows) == 2 else None
     if keyed and pairs is None:
         return None
-    return estimate_operator(spec, inputs, context, WORK_OF.get(kind, kind), pairs, earlier)
+    return estimate_operator(spec, inputs, context, WORK_OF.get(kind, kind), pairs, earlier), context
 
 
 def plan_context(conf: QuailConf, stand_in: bool = False) -> PlanContext | None:

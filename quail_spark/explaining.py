@@ -53,7 +53,7 @@ def describe(runs: list[Planning], udf_calls: int, earlier: Mapping[str, tuple[i
         return "No AI calls in this query."
     lines = []
     for number, operator in enumerate(operators, 1):
-        asked = [question(p, a) for p, a in zip(operator.spec.predicates, operator.arguments, strict=True)]
+        asked = questions(operator)
         seen = [earlier.get(words, (0, 0)) for words in asked]
         lines += _operator(number, operator, asked, seen)
         known = (operator.spec, operator.sizes, operator.conf, operator.kind, operator.keyed)
@@ -93,6 +93,11 @@ def _operator(number: int, operator: PlannedOperator, asked: list[str], seen: li
 
 def _rows(rows: int | None, noun: str) -> str:
     return f"unknown number of {noun}" if rows is None else f"about {rows:,} {noun}"
+
+
+def questions(operator: PlannedOperator) -> list[str]:
+    """An operator's questions in the query's own words."""
+    return [question(p, a) for p, a in zip(operator.spec.predicates, operator.arguments, strict=True)]
 
 
 def question(predicate: Predicate, arguments: tuple[str, ...]) -> str:

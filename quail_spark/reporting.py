@@ -7,7 +7,7 @@ from quail_spark.optimizer.explain import amount, duration
 
 from .catalyst import planned
 from .earlier import planned_name, questions_of
-from .estimating import estimated, plan_context
+from .estimating import estimated
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def _read(name: str, totals: dict) -> OperatorReport:
 
 def _expected(name: str) -> Expected | None:
     known = planned.get(name)
-    estimate = known and estimated(known.spec, known.sizes, known.conf, known.kind, known.keyed)
-    if not estimate:
+    found = known and estimated(known.spec, known.sizes, known.conf, known.kind, known.keyed)
+    if not found:
         return None
-    work = estimate.work
-    device = plan_context(known.conf).roofline.device.name
+    estimate, context = found
+    work, device = estimate.work, context.roofline.device.name
     return Expected(work.answers, work.fresh, work.reused, estimate.seconds.total, device)
 
 

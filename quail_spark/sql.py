@@ -19,7 +19,7 @@ from .sql_tokens import SPARK_LITERALS, Literals, Range, Tokens, tokenize
 
 ANY_ERRORS = f"'{MAX_ERROR_RATIO}', '1'"  # with details a row that can't be answered is never an error of the query
 
-_MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
+MENTION = re.compile(r"\bai(?:_|\s*(?:\.|/\*|--))", re.IGNORECASE)
 
 
 def rewrite(
@@ -36,7 +36,7 @@ def rewrite(
     Warns of arguments that have no meaning here. Raises SqlError for a form that is not accepted, PromptError for a
     placeholder, ConfigError for an option; each says the line and column.
     """
-    if not _MENTION.search(sql):
+    if not MENTION.search(sql):
         return sql
     tokens = tokenize(sql, literals())
     if tokens is None:

@@ -14,19 +14,18 @@ import org.apache.spark.sql.internal.SQLConf$;
  * differ in what a parser has. Texts of sessions without a model are left alone.
  */
 public class AiParser implements InvocationHandler {
-  private static final Pattern MENTION =
-      Pattern.compile("\\bai(_|\\s*(\\.|/\\*|--))", Pattern.CASE_INSENSITIVE);
-
   private final ParserInterface parser;
   private final Function frontEnd;
+  private final Pattern mention;
 
-  public AiParser(ParserInterface parser, Function frontEnd) {
+  public AiParser(ParserInterface parser, Function frontEnd, Pattern mention) {
     this.parser = parser;
     this.frontEnd = frontEnd;
+    this.mention = mention;
   }
 
   public Object invoke(Object proxy, Method method, Object[] arguments) throws Throwable {
-    if (readsSql(method.getName()) && MENTION.matcher((String) arguments[0]).find()) {
+    if (readsSql(method.getName()) && mention.matcher((String) arguments[0]).find()) {
       arguments = (Object[]) arguments.clone();
       arguments[0] = rewritten((String) arguments[0]);
     }
