@@ -11,18 +11,26 @@ class PagePool:
 
     `keys`, `values`: [layers, pages, page_size, kv_heads, head_dim]. In a CPU's memory a page is touched only when it is
     first written. On a GPU `values` are zeros at first: kernels read whole runs of slots and give those behind a prefix
-    the weight 0, and 0 · NaN would be NaN. In FP8 each head of a token has a scale besides. Not thread-safe: one runner
-    owns it.
+    the weight 0, and 0 · NaN would be NaN. In FP8 each head of a token has a scale besides, unless only keys
+    are: then they are in units of their bounds (`kernels.scores`). Not thread-safe: one runner owns it.
     """
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int, page_size: int, dtype, device):
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, pages: int, page_size: int, dtype, device, key_dtype=None
+    ):
+        """`key_dtype`: where keys are in another than `dtype`."""
         shape = (layers, pages, page_size, kv_heads, head_dim)
         self.page_size, self.total_pages = page_size, pages
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.keys = torch.empty(shape, dtype=key_dtype or dtype, device=device)
         made = torch.empty if torch.device(device).type == "cpu" else torch.zeros
         self.values = made(shape, dtype=dtype, device=device)
         self._scales = torch.zeros(2, *shape[:-1], device=device) if dtype == FP8 else None
         self._free = list(range(pages - 1, -1, -1))
+
+    @property
+    def scaled(self) -> bool:
+        """Whether keys and values are in FP8 with scales."""
+        return self._scales is not None
 
     @property
     def free_pages(self) -> int:

@@ -53,16 +53,17 @@ class Runner:
             torch.set_num_threads(threads)
             model.workers = Workers(threads)
         self._head_rows = model.head(self.answer_ids)
-        kv_dtype = _kv_dtype(config, model)
-        self.token_bytes = facts.kv_token_bytes(kv_dtype.itemsize, 4 if kv_dtype == FP8 else 0)
+        keys, values = _kv_dtypes(config, model)
+        self.token_bytes = facts.kv_token_bytes(keys.itemsize, values.itemsize, 4 if values == FP8 else 0)
         self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, _free_bytes(model.device))
         self.max_context = self.plan.max_context
-        self.page_pool = self._make_pool(kv_dtype)
+        self.page_pool = self._make_pool(keys, values)
 
-    def _make_pool(self, dtype: torch.dtype) -> PagePool:
+    def _make_pool(self, keys: torch.dtype, values: torch.dtype) -> PagePool:
         facts, plan, device = self.model.config, self.plan, self.model.device
         try:
-            return PagePool(facts.layers, facts.kv_heads, facts.head_dim, plan.pages, plan.page_size, dtype, device)
+            heads = (facts.layers, facts.kv_heads, facts.head_dim)
+            return PagePool(*heads, plan.pages, plan.page_size, values, device, keys)
         except BaseException as error:
             if not _lacks_memory(error):
                 raise
@@ -113,6 +114,18 @@ class Runner:
 
         return read
 
+    @property
+    def kv(self) -> str:
+        """How KV pages differ from the model's number type: `config.kv`, or "fp8 keys"."""
+        return "fp8 keys" if self.config.kv == "auto" and self.page_pool.keys.dtype == FP8 else self.config.kv
+
+    @property
+    def kv_numbers(self) -> str:
+        """Number types of KV pages, in words."""
+        pool = self.page_pool
+        keys, values = (str(x.dtype).removeprefix("torch.") for x in (pool.keys, pool.values))
+        return values if keys == values else f"{values}, keys {keys}"
+
     def describe(self) -> dict:
         """Model, number type and memory plan; bytes and tokens as named."""
         facts, pool = self.model.config, self.page_pool
@@ -126,7 +139,7 @@ class Runner:
             "threads": torch.get_num_threads(),
             "max_context": self.max_context,
             "model_context": facts.max_context,
-            "kv_dtype": str(pool.keys.dtype).removeprefix("torch."),
+            "kv_dtype": self.kv_numbers,
             "kv_token_bytes": self.token_bytes,
             "kv_page_tokens": pool.page_size,
             "kv_pages": pool.total_pages,
@@ -138,16 +151,16 @@ class Runner:
         }
 
 
-def _kv_dtype(config: EngineConfig, model: Decoder) -> torch.dtype:
-    """Number type of the KV pages. Raises ConfigError when the model's decoder does not serve it."""
+def _kv_dtypes(config: EngineConfig, model: Decoder) -> tuple[torch.dtype, torch.dtype]:
+    """Number types of kept keys and values. Raises ConfigError when the model's decoder does not serve them."""
     if config.kv == "auto":
-        return model.dtype
+        return model.key_dtype, model.dtype
     if not model.serves_fp8_kv:
         raise ConfigError(
             f"spark.quail.engine.kv is {config.kv!r}; accepted on {model.device}: auto (FP8 takes a GPU of compute "
             "capability 8.9 or newer)"
         )
-    return FP8
+    return FP8, FP8
 
 
 def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Callable[[], tuple[np.ndarray, float]]:

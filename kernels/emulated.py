@@ -2,20 +2,24 @@
 
 import torch
 
-from . import fp8, mlp, values
+from . import fp8, mlp, scores, values
 from .rows import swiglu
 from .scaled_linear import ScaledLinear
 
 KINDS = (*fp8.KINDS, "bounded")
+SCORES = "sdpa_fp8_scores"
 
 
 @torch.no_grad()
 def emulate(model, kind: str) -> None:
     """Quantise the layers' products in place: weights now, activations at each call.
 
-    `kind`: scales "row" or "block", or "bounded": by row, attention's output as of `values.fold` and the MLPs as `mlp.BoundedMlp`.
+    `kind`: scales "row" or "block", or "bounded": by row, attention's output as of `values.fold`, the MLPs as `mlp.BoundedMlp`,
+    and where heads are normed their scores as of `scores.in_fp8`.
     """
     if kind == "bounded":
+        if hasattr(model.model.layers[0].self_attn, "q_norm"):
+            round_scores(model)
         for layer in model.model.layers:
             layer.mlp.forward = _BoundedMlp(layer.mlp)
             _bound_values(layer, model.config)
@@ -25,6 +29,31 @@ def emulate(model, kind: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and ".layers." in name:
             _quantise(module, kind)
+
+
+def round_scores(model) -> None:
+    """Queries and keys in e4m3, in place: in units of their bounds, or without head norms of each one's largest element."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(SCORES, _attend)
+    AttentionMaskInterface.register(SCORES, sdpa_mask)
+    model.set_attn_implementation(SCORES)
+
+
+def _attend(module, query, key, *args, **kwargs):
+    """As transformers calls it; heads [batch, heads, tokens, dim]."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if hasattr(module, "q_norm"):
+        norms = (module.q_norm.weight, module.k_norm.weight)
+        scales = [unit.norm() / norm.norm() for unit, norm in zip(scores.in_fp8(*norms).norms, norms, strict=True)]
+        query, key = (
+            (x * scale).to(fp8.FP8).to(x.dtype) / scale for x, scale in zip((query, key), scales, strict=True)
+        )
+    else:
+        query, key = (_rounded(x, "row") for x in (query, key))
+    return sdpa_attention_forward(module, query, key, *args, **kwargs)
 
 
 def _quantise(linear: torch.nn.Linear, kind: str) -> None:

@@ -8,6 +8,8 @@ A step is two halves of RUN keys: own rows that every query of the tile sees, th
 then own rows that not every query sees. Only steps with partial runs or such rows are masked.
 """
 
+from functools import cache
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -20,16 +22,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from .fp8 import Quantised
+from .fp8 import FP8, Quantised
 from .launching import launch
+from .scores import Scoring
 from .triton_attention import BOUNDED_VALUES, BY_BLOCK
 
 ROWS = 128  # of a tile: two warpgroups of 64
 RUN = 64
-COLUMNS = gl.constexpr(64)  # that one copy brings: 128 bytes, as the swizzled layout has them
+LINE = 128  # bytes of a row that one copy brings, as the swizzled layout has them
 KEYS = gl.constexpr(128)  # of a step
-STAGES = gl.constexpr(3)
-PIECE = gl.NVMMASharedLayout.get_default_for([RUN, COLUMNS.value], gl.bfloat16)
+STAGES = {1: 4, 2: 3}  # by bytes of a query's element: as many as a multiprocessor's memory holds
 
 
 @gluon.jit
@@ -54,11 +56,21 @@ def _item(items, wave):
 
 
 @gluon.jit
+def _copy_half(source, row, column, ready, halves, stage, half: gl.constexpr, DIM: gl.constexpr):
+    """One head of RUN rows, in as many parts as a line of shared memory asks for."""
+    COLUMNS: gl.constexpr = halves.shape[2]
+    for part in gl.static_range(DIM // COLUMNS):
+        place = halves.index((stage * (DIM // COLUMNS) + part) * 2 + half)
+        tma.async_copy_global_to_shared(source, [row, column + part * COLUMNS], ready, place)
+
+
+@gluon.jit
 def _copy_keys(
-    own, pool_k, pool_v, tiles, items, waves, run_starts, k_halves, v_halves, k_ready, v_ready, free,
+    own_k, own_v, pool_k, pool_v, tiles, items, waves, run_starts, k_halves, v_halves, k_ready, v_ready, free,
     KV_HEADS: gl.constexpr, DIM: gl.constexpr,
 ):  # fmt: skip
     """K and V of every step of every item."""
+    STAGES: gl.constexpr = free.shape[0]
     done = 0
     for wave in range(_mine(items, waves)):
         item = _item(items, wave)
@@ -67,25 +79,18 @@ def _copy_keys(
         for step in range(steps):
             stage, phase = (done + step) % STAGES, (done + step) // STAGES & 1
             mbarrier.wait(free.index(stage), phase ^ 1)
-            mbarrier.expect(k_ready.index(stage), KEYS * DIM * 2)
-            mbarrier.expect(v_ready.index(stage), KEYS * DIM * 2)
+            mbarrier.expect(k_ready.index(stage), KEYS * DIM * k_halves.dtype.primitive_bitwidth // 8)
+            mbarrier.expect(v_ready.index(stage), KEYS * DIM * v_halves.dtype.primitive_bitwidth // 8)
             for half in gl.static_range(2):
                 run = 2 * step + half - seen
                 if (run >= 0) & (run < runs):
-                    slot = gl.load(run_starts + begin + run)
-                    for part in gl.static_range(DIM // COLUMNS):
-                        place = (stage * (DIM // COLUMNS) + part) * 2 + half
-                        at = column + part * COLUMNS
-                        tma.async_copy_global_to_shared(pool_k, [slot, at], k_ready.index(stage), k_halves.index(place))
-                        tma.async_copy_global_to_shared(pool_v, [slot, at], v_ready.index(stage), v_halves.index(place))
+                    row = gl.load(run_starts + begin + run)
+                    _copy_half(pool_k, row, column, k_ready.index(stage), k_halves, stage, half, DIM)
+                    _copy_half(pool_v, row, column, v_ready.index(stage), v_halves, stage, half, DIM)
                 else:
                     row = low + k_halves.shape[1] * (2 * step + half - runs * (run >= 0).to(gl.int32))
-                    for part in gl.static_range(DIM // COLUMNS):
-                        place = (stage * (DIM // COLUMNS) + part) * 2 + half
-                        at = column + part * COLUMNS
-                        tma.async_copy_global_to_shared(own, [row, at], k_ready.index(stage), k_halves.index(place))
-                        at += KV_HEADS * DIM
-                        tma.async_copy_global_to_shared(own, [row, at], v_ready.index(stage), v_halves.index(place))
+                    _copy_half(own_k, row, column, k_ready.index(stage), k_halves, stage, half, DIM)
+                    _copy_half(own_v, row, column, v_ready.index(stage), v_halves, stage, half, DIM)
         done += steps
 
 
@@ -113,7 +118,7 @@ def _masked(scores, least, most, least_2, most_2, S: gl.constexpr):
 def _weights(scores, top, factor, BOUNDED: gl.constexpr):
     """Softmax numerators of one step; returns (weights, their sums, new top, what earlier sums shrink by)."""
     if BOUNDED:
-        weights = gl.exp2(scores * factor)
+        weights = gl.exp2(scores)
         shrink = top
     else:
         highest = gl.maximum(top, gl.max(scores, 1) * factor)
@@ -130,6 +135,7 @@ def _fold(
     MASK: gl.constexpr, BOUNDED: gl.constexpr, S: gl.constexpr, O: gl.constexpr, P: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
     """One step into the running softmax; the product of the step before with V runs meanwhile."""
+    STAGES: gl.constexpr = k_buffers.shape[0]
     stage, before = (done + step) % STAGES, (done + step - 1) % STAGES
     zeros = gl.zeros([64, KEYS], gl.float32, S)
     if MASK:
@@ -159,7 +165,8 @@ def _queries(
     q, q_stride, tiles, item, PART: gl.constexpr, GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr
 ):
     """64 rows of an item: those from 64 · PART; 0 where it has fewer."""
-    LOAD: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // DIM, DIM // 8], [4, 1], [1, 0])
+    EACH: gl.constexpr = 128 // q.dtype.element_ty.primitive_bitwidth
+    LOAD: gl.constexpr = gl.BlockedLayout([1, EACH], [32 * EACH // DIM, DIM // EACH], [4, 1], [1, 0])
     tile = tiles + item // KV_HEADS * 8
     first, count = gl.load(tile), gl.load(tile + 1)
     row = PART * 64 + gl.arange(0, 64, gl.SliceLayout(1, LOAD))
@@ -198,14 +205,17 @@ def _store(
 
 @gluon.jit
 def _attend_half(
-    q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffer, k_buffers, v_buffers, k_ready, v_ready, free,
+    q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffer, out_buffer, k_buffers, v_buffers, k_ready, v_ready, free,
     values, value_stride, scales, scale_stride, factor,
     PART: gl.constexpr, GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, MODE: gl.constexpr,
 ):  # fmt: skip
     """64 rows of every item: those from 64 · PART."""
-    S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, KEYS, 16])
+    S: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, KEYS, 256 // q_buffer.dtype.primitive_bitwidth]
+    )
     O: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DIM, 16])  # noqa: E741
     P: gl.constexpr = gl.DotOperandLayout(0, O, 2)
+    STAGES: gl.constexpr = k_buffers.shape[0]
     mine, done = _mine(items, waves), 0
     rows = _queries(q, q_stride, tiles, _item(items, 0), PART, GROUP, KV_HEADS, DIM)
     for wave in range(mine):
@@ -232,7 +242,7 @@ def _attend_half(
         scores = warpgroup_mma_wait(0, deps=[scores])
         scores = _masked(scores, least, most, least_2, most_2, S)
         weights, total, top, _ = _weights(scores, top, factor, BOUNDED)
-        packed = gl.convert_layout(weights.to(q.dtype.element_ty), P)
+        packed = gl.convert_layout(weights.to(v_buffers.dtype), P)
         for step in range(1, full):
             packed, total, top, out = _fold(
                 step, done, q_buffer, k_buffers, v_buffers, k_ready, v_ready, free, packed, total, top, out, factor,
@@ -253,27 +263,34 @@ def _attend_half(
         gl.thread_barrier()
         mbarrier.arrive(free.index(last), count=1)
         _store(
-            out, total, first, count, head, values, value_stride, scales, scale_stride, q_buffer,
+            out, total, first, count, head, values, value_stride, scales, scale_stride, out_buffer,
             PART, GROUP, DIM, MODE, O,
         )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["waves"])
 def long_attention_kernel(
-    q, q_stride, own, pool_k, pool_v, tiles, items, waves, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
-    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, BOUNDED: gl.constexpr, MODE: gl.constexpr,
+    q, q_stride, own_k, own_v, pool_k, pool_v, tiles, items, waves, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
+    GROUP: gl.constexpr, KV_HEADS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr, BOUNDED: gl.constexpr, MODE: gl.constexpr,
 ):  # fmt: skip
     """`items` [waves, programs]: tile · KV_HEADS + head, or −1; tiles as in `triton_plan.TilePlan`; the others as of `attention_kernel`."""
-    dtype: gl.constexpr = q.dtype.element_ty
-    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], dtype)
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], dtype)
-    HALVES: gl.constexpr = STAGES * 2 * (DIM // COLUMNS)
-    q_buffers = gl.allocate_shared_memory(dtype, [2, 64, DIM], q_layout)
-    # In the swizzled layout 64 columns of all rows lie together: each half is a block of its own.
-    k_halves = gl.allocate_shared_memory(dtype, [HALVES, KEYS // 2, COLUMNS], pool_k.layout)
-    v_halves = gl.allocate_shared_memory(dtype, [HALVES, KEYS // 2, COLUMNS], pool_v.layout)
-    k_buffers = k_halves._reinterpret(dtype, [STAGES, KEYS, DIM], layout)
-    v_buffers = v_halves._reinterpret(dtype, [STAGES, KEYS, DIM], layout)
+    scored: gl.constexpr = q.dtype.element_ty
+    dtype: gl.constexpr = pool_v.dtype
+    K_HALVES: gl.constexpr = STAGES * 2 * (DIM // pool_k.block_shape[1])
+    V_HALVES: gl.constexpr = STAGES * 2 * (DIM // pool_v.block_shape[1])
+    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], scored)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, DIM], dtype)
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], scored)
+    v_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, DIM], dtype)
+    # A tile's queries lie where its output goes through.
+    SHARE: gl.constexpr = dtype.primitive_bitwidth // scored.primitive_bitwidth
+    out_buffers = gl.allocate_shared_memory(dtype, [2, 64, DIM], out_layout)
+    q_buffers = out_buffers._reinterpret(scored, [2 * SHARE, 64, DIM], q_layout)
+    # In the swizzled layout one line of all rows lies together: each half is a block of its own.
+    k_halves = gl.allocate_shared_memory(scored, [K_HALVES, KEYS // 2, pool_k.block_shape[1]], pool_k.layout)
+    v_halves = gl.allocate_shared_memory(dtype, [V_HALVES, KEYS // 2, pool_v.block_shape[1]], pool_v.layout)
+    k_buffers = k_halves._reinterpret(scored, [STAGES, KEYS, DIM], k_layout)
+    v_buffers = v_halves._reinterpret(dtype, [STAGES, KEYS, DIM], v_layout)
     k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -285,9 +302,9 @@ def long_attention_kernel(
     gl.thread_barrier()
     gl.warp_specialize(
         [
-            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(0), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 0, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
-            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(1), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 1, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
-            (_copy_keys, (own, pool_k, pool_v, tiles, items, waves, run_starts, k_halves, v_halves, k_ready, v_ready, free, KV_HEADS, DIM)),
+            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(0), out_buffers.index(0), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 0, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
+            (_attend_half, (q, q_stride, tiles, items, waves, lows, highs, run_counts, q_buffers.index(SHARE), out_buffers.index(1), k_buffers, v_buffers, k_ready, v_ready, free, values, value_stride, scales, scale_stride, factor, 1, GROUP, KV_HEADS, DIM, BOUNDED, MODE)),
+            (_copy_keys, (own_k, own_v, pool_k, pool_v, tiles, items, waves, run_starts, k_halves, v_halves, k_ready, v_ready, free, KV_HEADS, DIM)),
         ],
         [4, 1],
         [240, 24],
@@ -296,29 +313,39 @@ def long_attention_kernel(
 
 def attend_long(
     q: torch.Tensor,
-    own: torch.Tensor,
+    own: tuple[torch.Tensor, torch.Tensor],
     pools: tuple[torch.Tensor, torch.Tensor],
     table,
     items: torch.Tensor,
     bounds: tuple[torch.Tensor, torch.Tensor],
     out: torch.Tensor | Quantised,
     mode: int,
-    factor: float,
-    bounded: bool,
+    scoring: Scoring,
 ) -> None:
     """The queries of a table's tiles over their prefixes and own rows → their rows of `out`, as in `TritonAttention.attend`.
 
-    `q` [queries, heads, dim], `own` [rows, 2 · kv_heads · dim], pools [slots, kv_heads, dim], or `own` again where nothing has a prefix; slots behind a partial run
-    must hold finite values. `table`: a `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of
-    `out`, as `attention_kernel`'s. `factor`: softmax scale · log2(e).
+    `q` [queries, heads, dim]; keys and values: `own` [rows, kv_heads, dim], `pools` [slots, kv_heads, dim], or `own` again where nothing has
+    a prefix; slots behind a partial run must hold finite values. Queries and keys are bfloat16, or both e4m3. `table`: a
+    `TilePlan` on the device; `items`, `bounds` (lows and highs) as of `Plan`. `mode`: of `out`, as `attention_kernel`'s.
     """
     heads, dim = q.shape[1:]
-    kv_heads, (waves, programs) = own.shape[1] // (2 * dim), items.shape
+    kv_heads, (waves, programs) = own[0].shape[1], items.shape
     values, scales = out if mode == BY_BLOCK.value else (out, out)
-    keys = [TensorDescriptor.from_tensor(x.flatten(1), [RUN, COLUMNS.value], PIECE) for x in (own, *pools)]
     launch(
         long_attention_kernel, (programs,),
-        q, q.stride(0), *keys, table.tiles, items, waves, *bounds, table.run_starts, table.run_counts,
-        values, values.stride(0), scales, scales.stride(1), factor,
-        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, BOUNDED=bounded, MODE=mode, num_warps=4,
+        q, q.stride(0), *map(_lines, (*own, *pools)), table.tiles, items, waves, *bounds, table.run_starts, table.run_counts,
+        values, values.stride(0), scales, scales.stride(1), scoring.factor,
+        GROUP=heads // kv_heads, KV_HEADS=kv_heads, DIM=dim, STAGES=STAGES[q.itemsize], BOUNDED=scoring.bounded, MODE=mode, num_warps=4,
     )  # fmt: skip
+
+
+def _lines(x: torch.Tensor) -> TensorDescriptor:
+    """For copies of RUN rows of `x` [rows, heads, dim], a line of shared memory each."""
+    rows, heads, dim = x.shape
+    block = [RUN, min(dim, LINE // x.itemsize)]
+    return TensorDescriptor(x, [rows, heads * dim], [x.stride(0), 1], block, _layout(x.dtype, *block))
+
+
+@cache
+def _layout(dtype: torch.dtype, *block: int):
+    return gl.NVMMASharedLayout.get_default_for(list(block), gl.float8e4nv if dtype == FP8 else gl.bfloat16)

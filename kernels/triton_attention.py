@@ -13,12 +13,15 @@ PLAIN, BY_BLOCK, BOUNDED_VALUES = tl.constexpr(0), tl.constexpr(1), tl.constexpr
 
 @triton.jit
 def _fold(q, k, v, seen, total, top, out, factor, MASK: tl.constexpr, BOUNDED: tl.constexpr):
-    """One block of keys into the running softmax. `factor`: scale · log2(e); `top`, the highest score so far, is in base 2."""
+    """One block of keys into the running softmax. Scores · `factor` are powers of 2; `top` is the highest so far.
+
+    BOUNDED: `factor` is 1, and there is no `top` to look for.
+    """
     scores = tl.dot(q, tl.trans(k))
     if MASK:
         scores = tl.where(seen, scores, float("-inf"))
     if BOUNDED:
-        weights = tl.exp2(scores * factor)
+        weights = tl.exp2(scores)
     else:
         highest = tl.maximum(top, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - highest[:, None])
@@ -55,15 +58,14 @@ def _prefix(
 
 @triton.jit
 def attention_kernel(
-    q, q_stride, own, pool_k, k_scales, pool_v, v_scales, tiles, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
+    q, q_stride, own_k, own_v, pool_k, k_scales, pool_v, v_scales, tiles, lows, highs, run_starts, run_counts, values, value_stride, scales, scale_stride, factor,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     RUN: tl.constexpr, PREFIX: tl.constexpr, SCALED: tl.constexpr, BOUNDED: tl.constexpr, MODE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Tiles as in `triton_plan.TilePlan`. Query i sees own rows `lows[i]` … `highs[i]`.
 
-    Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. `own`
-    [·, 2·KV_HEADS·DIM] and the pools [·, KV_HEADS·DIM] are tensor descriptors. SCALED pools are e4m3 with a scale for
-    each slot and head.
+    Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. The own
+    rows and the pools [·, KV_HEADS·DIM] are tensor descriptors. Queries and keys have one number type, e4m3 or that of the values. SCALED pools are e4m3 with a scale for each slot and head, where queries and own keys are not.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8
@@ -83,16 +85,16 @@ def attention_kernel(
         begin, partial, end = tl.load(tile + 2), tl.load(tile + 3), tl.load(tile + 4)
         for run in tl.range(begin, partial, num_stages=STAGES):
             slot = tl.load(run_starts + run)
-            k = _prefix(pool_k, k_scales, slot, RUN, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
-            v = _prefix(pool_v, v_scales, slot, RUN, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
+            k = _prefix(pool_k, k_scales, slot, RUN, head, own_v.dtype, DIM, RUN, KV_HEADS, SCALED)
+            v = _prefix(pool_v, v_scales, slot, RUN, head, own_v.dtype, DIM, RUN, KV_HEADS, SCALED)
             total, top, out = _fold(packed, k, v, none, total, top, out, factor, False, BOUNDED)
         for run in tl.range(partial, end, num_stages=1):
             slot = tl.load(run_starts + run)
             count = tl.load(run_counts + run)
             seen = tl.arange(0, RUN) < count
-            k = _prefix(pool_k, k_scales, slot, count, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
+            k = _prefix(pool_k, k_scales, slot, count, head, own_v.dtype, DIM, RUN, KV_HEADS, SCALED)
             # Slots behind the run may never have been written, and 0 · NaN is NaN.
-            v = _prefix(pool_v, v_scales, slot, count, head, packed.dtype, DIM, RUN, KV_HEADS, SCALED)
+            v = _prefix(pool_v, v_scales, slot, count, head, own_v.dtype, DIM, RUN, KV_HEADS, SCALED)
             v = tl.where(seen[:, None], v, 0.0)
             total, top, out = _fold(packed, k, v, seen[None, :], total, top, out, factor, True, BOUNDED)
 
@@ -102,14 +104,14 @@ def attention_kernel(
     shared = tl.where(tl.max(low) == key, tl.min(tl.where(real, high, 2147483647)) + 1, key)  # seen by all up to here
     unmasked = key + (shared - key) // KEYS * KEYS
     for at in tl.range(key, unmasked, KEYS, num_stages=STAGES):
-        k = own.load([at, head * DIM])
-        v = own.load([at, (KV_HEADS + head) * DIM])
+        k = own_k.load([at, head * DIM])
+        v = own_v.load([at, head * DIM])
         total, top, out = _fold(packed, k, v, none, total, top, out, factor, False, BOUNDED)
     for at in tl.range(unmasked, last + 1, KEYS, num_stages=STAGES):
         row = at + tl.arange(0, KEYS)
         seen = (row[None, :] >= low[:, None]) & (row[None, :] <= high[:, None])
-        k = own.load([at, head * DIM])
-        v = own.load([at, (KV_HEADS + head) * DIM])
+        k = own_k.load([at, head * DIM])
+        v = own_v.load([at, head * DIM])
         total, top, out = _fold(packed, k, v, seen, total, top, out, factor, True, BOUNDED)
 
     out = out / tl.where(real, total, 1.0)[:, None]

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .fp8 import ScaledHeads
+from .fp8 import FP8, ScaledHeads
 from .launching import launch
 
 
@@ -22,7 +22,8 @@ def _gather(values, scales, slots, out, HEADS: tl.constexpr, BLOCK: tl.constexpr
 def gathered(pool: torch.Tensor | ScaledHeads, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Rows `slots` (int64) of a pool, [slots, heads, dim] in `dtype`, which is a plain pool's own."""
     if not isinstance(pool, ScaledHeads):
-        return pool.index_select(0, slots)
+        bits = pool.view(torch.uint8) if pool.dtype == FP8 else pool  # torch selects no rows of e4m3
+        return bits.index_select(0, slots).view(pool.dtype)
     heads, dim = pool.values.shape[1:]
     out = torch.empty(len(slots), heads, dim, dtype=dtype, device=slots.device)
     if len(slots):

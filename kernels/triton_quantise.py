@@ -14,6 +14,7 @@ from .launching import launch
 
 ROW, BY_BLOCK, PLAIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 MODES = {"row": 0, "block": 1, None: 2}
+NORM_ROWS = 8  # of one program
 PIECE = 16  # blocks of 128 columns that one program takes where a row may be split
 
 
@@ -36,19 +37,22 @@ def store_rows(
         tl.store(target, (x * (448.0 / largest)[:, None]).to(tl.float8e4nv), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _norm(
-    rows, weight, values, scales, bounds, scale_stride, eps,
-    COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, BOUND: tl.constexpr,
+    rows, weight, values, scales, bounds, scale_stride, eps, count,
+    COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, MODE: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
+    """ROWS rows, one after the other: the weight is loaded once."""
     at = tl.arange(0, BLOCKS)[:, None] * 128 + tl.arange(0, 128)[None, :]
     real = at < COLUMNS
-    x = tl.load(rows + row.to(tl.int64) * COLUMNS + at, mask=real, other=0.0).to(tl.float32)
-    x = x * tl.rsqrt(tl.sum(x * x) / COLUMNS + eps) * tl.load(weight + at, mask=real, other=0.0)
-    if BOUND is not None:
-        tl.store(bounds + row, tl.maximum(tl.sum(x * x) * BOUND, 1e-12))
-    store_rows(x, at, real, values, scales, row, scale_stride, 0, COLUMNS, BLOCKS, MODE)
+    w = tl.load(weight + at, mask=real, other=0.0)
+    for i in range(ROWS):
+        row = tl.minimum(tl.program_id(0) * ROWS + i, count - 1)  # the last program may take the last row again
+        x = tl.load(rows + row.to(tl.int64) * COLUMNS + at, mask=real, other=0.0).to(tl.float32)
+        x = x * tl.rsqrt(tl.sum(x * x) / COLUMNS + eps) * w
+        if BOUND is not None:
+            tl.store(bounds + row, tl.maximum(tl.sum(x * x) * BOUND, 1e-12))
+        store_rows(x, at, real, values, scales, row, scale_stride, 0, COLUMNS, BLOCKS, MODE)
 
 
 @triton.jit
@@ -82,10 +86,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, kind: str | None
     if rows:
         blocks = triton.next_power_of_2(triton.cdiv(columns, BLOCK))
         launch(
-            _norm, (rows,),
-            x, weight, values, scales, bounds, scales.stride(-1), eps,
+            _norm, (triton.cdiv(rows, NORM_ROWS),),
+            x, weight, values, scales, bounds, scales.stride(-1), eps, rows,
             COLUMNS=columns, BLOCKS=blocks, MODE=MODES[kind], BOUND=BOUND if bounded else None,
-            num_warps=max(1, blocks // 32),
+            ROWS=NORM_ROWS, num_warps=max(1, blocks // 16),
         )  # fmt: skip
     return Bounded(values, scales, bounds) if bounded else result
 

@@ -1,6 +1,5 @@
 """The GPU counterpart of `attention.Attention`: plans a ragged chunk once and launches its kernels for every layer."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .fp8 import BLOCK, FP8, Quantised, ScaledHeads
 from .launching import launch, on_hopper, programs
 from .ragged import PrefixGroup, Ragged
+from .scores import Scoring
 from .sending import send
 from .triton_attention import BOUNDED_VALUES, BY_BLOCK, PLAIN, attention_kernel
 from .triton_kv import gathered
@@ -34,7 +34,8 @@ SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
 FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 HOPPER_ROWS, HOPPER_RUN = 128, 64  # of `gluon_attention`
-LONG_SEGMENT, LONG_PREFIX = 600, 96  # tokens: from here on the Hopper kernel pays
+# Tokens from which on the Hopper kernel pays; of a segment, with queries and keys in half precision and in FP8.
+LONG_SEGMENT, LONG_PREFIX = (600, 1100), 96
 COPIED_SHARE = 8  # prefix tokens for each new one: up to here scattered prefixes are copied together, each layer
 COPIED_IN_A_RUN = 28  # tokens of a prefix that are copied in the time of a run of the Hopper kernel
 
@@ -44,16 +45,6 @@ def can_attend(heads: int, kv_heads: int, head_dim: int) -> bool:
     return head_dim in (16, 32, 64, 128) and heads % kv_heads == 0 and heads // kv_heads <= OWN.rows
 
 
-def scores_are_bounded(q_norm: torch.Tensor, k_norm: torch.Tensor) -> bool:
-    """Whether head norms (float32 [head_dim] each) keep every score so small that softmax needs no running maximum.
-
-    After the norm |q| ≤ √dim · max|w|, so |q·k| / √dim ≤ √dim · max|w_q| · max|w_k|; 2 to that power, summed over
-    a context, must stay a float32.
-    """
-    bound = math.sqrt(q_norm.numel()) * q_norm.abs().max() * k_norm.abs().max() * math.log2(math.e)
-    return bool(bound < 100)
-
-
 Pool = torch.Tensor | ScaledHeads
 
 
@@ -61,17 +52,17 @@ class TritonAttention:
     """The plan of one chunk on `device`, used by every layer: the interface and the results of `attention.Attention`."""
 
     def __init__(
-        self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, bounded: bool = False, scaled: bool = False
+        self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, scored: bool = False, scaled: bool = False
     ):
-        """`bounded`: what `scores_are_bounded` said of every layer. `scaled`: pools are `ScaledHeads`."""
-        self.rows, self.heads, self.kv_heads, self.bounded = ragged.rows, heads, kv_heads, bounded
+        """`scored`: queries and keys are in FP8. `scaled`: pools are `ScaledHeads`; not both."""
+        self.rows, self.heads, self.kv_heads = ragged.rows, heads, kv_heads
         group = heads // kv_heads
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
         self._shared, self._slots = SHARED, None
         hopper = None
         if dim in (64, 128) and on_hopper(device):
             cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
-            hopper = Long(cut, LONG_SEGMENT, LONG_PREFIX, programs(device), kv_heads)
+            hopper = Long(cut, LONG_SEGMENT[scored], LONG_PREFIX, programs(device), kv_heads)
         if ragged.groups and (scaled or _copying_pays(ragged, hopper)):
             if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
@@ -85,61 +76,59 @@ class TritonAttention:
         self._all = _Tables(plan_all(ragged, kernels), device)
         self._last = _Tables(plan_answers(ragged, kernels), device)
 
-    def attend(self, qkv: torch.Tensor, heads: int, pool_k: Pool, pool_v: Pool, out: torch.Tensor | Quantised) -> None:
-        """Every new token. `qkv` [rows, heads + 2·kv_heads, dim], pools [slots, kv_heads, dim] → `out` [rows, heads, dim].
+    def attend(self, q, k, v, pool_k: Pool, pool_v: Pool, out: torch.Tensor | Quantised, scoring: Scoring) -> None:
+        """Every new token. `q` [rows, heads, dim], `k`, `v` [rows, kv_heads, dim], pools [slots, kv_heads, dim] → `out` like `q`.
 
         `out` may be `Quantised` by block instead, [rows, heads · dim] with dim 128: one head has one scale. Or it is e4m3 and
-        takes 448 times the result, for values that are at most 1 (`values.fold`). `qkv` and `out` may have more rows than the
-        chunk has tokens; those are neither read nor written.
+        takes 448 times the result, for values that are at most 1 (`values.fold`). The rows may be more than the chunk has tokens;
+        those are neither read nor written. `q`, `k` and `pool_k` are in the unit of `scoring`.
         """
-        self._run(self._all, qkv[:, :heads], qkv[:, heads:], pool_k, pool_v, out, OWN)
+        self._run(self._all, q, (k, v), (pool_k, pool_v), out, OWN, scoring)
 
-    def attend_last(self, q: torch.Tensor, kv: torch.Tensor, pool_k: Pool, pool_v: Pool) -> torch.Tensor:
-        """The last token of each answering segment: `q` [answers, heads, dim], `kv` [rows, 2·kv_heads, dim] → like `q`."""
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        self._run(self._last, q, kv, pool_k, pool_v, out, self._narrow)
+    def attend_last(self, q, k, v, pool_k: Pool, pool_v: Pool, scoring: Scoring) -> torch.Tensor:
+        """The last token of each answering segment: `q` [answers, heads, dim] → like `q`, in the number type of `v`; else as `attend`."""
+        out = torch.empty(q.shape, dtype=v.dtype, device=v.device)
+        self._run(self._last, q, (k, v), (pool_k, pool_v), out, self._narrow, scoring)
         return out
 
-    def _run(self, tables: "_Tables", q, own, pool_k, pool_v, out, plain: Launch) -> None:
+    def _run(self, tables: "_Tables", q, own, pools, out, plain: Launch, scoring: Scoring) -> None:
         dim = q.shape[-1]
-        assert q.stride(1) == own.stride(1) == dim and q.stride(2) == own.stride(2) == 1
-        own = torch.as_strided(own, (self.rows, 2 * self.kv_heads * dim), (own.stride(0), 1))
+        assert not scoring.bounded or scoring.factor == 1
+        assert all(x.stride(1) == dim and x.stride(2) == 1 for x in (q, *own))
+        own = [x[: self.rows] for x in own]
         short, long = tables.short, tables.long
         if short.plain:
-            self._launch(tables, slice(0, short.plain), q, own, None, out, plain)
+            self._launch(tables, slice(0, short.plain), q, own, None, out, plain, scoring)
         if self._slots is not None:
-            pool_k, pool_v = (gathered(pool, self._slots, q.dtype) for pool in (pool_k, pool_v))
+            pools = [gathered(pool, self._slots, own[1].dtype) for pool in pools]
         if short.plain < len(short.tiles):
-            self._launch(tables, slice(short.plain, len(short.tiles)), q, own, (pool_k, pool_v), out, self._shared)
+            tiles = slice(short.plain, len(short.tiles))
+            self._launch(tables, tiles, q, own, pools, out, self._shared, scoring)
         if len(long.tiles):
             from .gluon_attention import attend_long  # Gluon needs the card
 
             bounds = (tables.lows, tables.highs)
             # Where pools in FP8 are not copied, no tile of this kernel has a prefix.
-            pools = (own, own) if isinstance(pool_k, ScaledHeads) else (pool_k, pool_v)
-            attend_long(q, own, pools, long, tables.items, bounds, out, _mode(out), _factor(dim), self.bounded)
+            pools = own if isinstance(pools[0], ScaledHeads) else pools
+            attend_long(q, own, pools, long, tables.items, bounds, out, _mode(out), scoring)
 
-    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch) -> None:
+    def _launch(self, tables: "_Tables", tiles: slice, q, own, pools, out, shape: Launch, scoring: Scoring) -> None:
         """The portable kernel. `pools` None: tiles without a prefix."""
         dim, mode, short = q.shape[-1], _mode(out), tables.short
         assert mode != BY_BLOCK.value or dim == BLOCK
         values, scales = out if mode == BY_BLOCK.value else (out, out)
-        own_keys = TensorDescriptor(own, own.shape, own.stride(), [shape.keys, dim])
+        own_keys = [_rows(x, shape.keys) for x in own]
         scaled = pools is not None and isinstance(pools[0], ScaledHeads)
-        keys = [own_keys, own] * 2
+        keys = [part for pair in zip(own_keys, own, strict=True) for part in pair]
         if pools:
             pools = pools if scaled else [(pool, pool) for pool in pools]
-            keys = [
-                part
-                for pool, of_heads in pools
-                for part in (TensorDescriptor.from_tensor(pool.flatten(1), [shape.run, dim]), of_heads)
-            ]
+            keys = [part for pool, of_heads in pools for part in (_rows(pool, shape.run), of_heads)]
         launch(
             attention_kernel, ((tiles.stop - tiles.start) * self.kv_heads,),
-            q, q.stride(0), own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
-            values, values.stride(0), scales, scales.stride(1), _factor(dim),
+            q, q.stride(0), *own_keys, *keys, short.tiles[tiles], tables.lows, tables.highs, short.run_starts, short.run_counts,
+            values, values.stride(0), scales, scales.stride(1), scoring.factor,
             GROUP=self.heads // self.kv_heads, KV_HEADS=self.kv_heads, DIM=dim, ROWS=shape.rows, KEYS=shape.keys, RUN=shape.run,
-            PREFIX=pools is not None, SCALED=scaled, BOUNDED=self.bounded, MODE=mode,
+            PREFIX=pools is not None, SCALED=scaled, BOUNDED=scoring.bounded, MODE=mode,
             STAGES=shape.stages, num_warps=shape.warps,
         )  # fmt: skip
 
@@ -200,6 +189,7 @@ def _mode(out: torch.Tensor | Quantised) -> int:
     return BOUNDED_VALUES.value if out.dtype == FP8 else PLAIN.value
 
 
-def _factor(dim: int) -> float:
-    """Softmax scale for powers of 2."""
-    return math.log2(math.e) / math.sqrt(dim)
+def _rows(x: torch.Tensor, count: int) -> TensorDescriptor:
+    """For loads of one head of `count` rows of `x` [rows, heads, dim] at a time."""
+    rows, heads, dim = x.shape
+    return TensorDescriptor(x, [rows, heads * dim], [x.stride(0), 1], [count, dim])

@@ -25,7 +25,7 @@ def _keep(x, cell, kept, pool, scales, DIM: tl.constexpr, SCALED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def _turn(
-    qkv, row_stride, turn, turn_rows, q_norm, k_norm, eps, slots, pool_k, k_scales, pool_v, v_scales, rows,
+    qkv, row_stride, turned, turned_stride, turn, turn_rows, q_norm, k_norm, eps, slots, pool_k, k_scales, pool_v, v_scales, rows,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
     SCALED: tl.constexpr, INDEXED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -34,6 +34,7 @@ def _turn(
     real = row < rows
     column = tl.arange(0, DIM)[None, :]
     place = qkv + row.to(tl.int64)[:, None] * row_stride + first * DIM + column
+    target = turned + row.to(tl.int64)[:, None] * turned_stride + first * DIM + column
     if KEEP:
         slot = tl.load(slots + row, mask=real, other=-1)
         kept = (slot >= 0)[:, None]
@@ -55,8 +56,8 @@ def _turn(
             if NORM:
                 y = y * tl.rsqrt(tl.sum(y * y, axis=1) / DIM + eps)[:, None] * weight
             a, b = tl.split(tl.reshape(y, (ROWS, DIM // 2, 2)))
-            y = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, DIM)).to(x.dtype)
-            tl.store(place + i * DIM, y, mask=real[:, None])
+            y = tl.reshape(tl.join(a * cos - b * sin, a * sin + b * cos), (ROWS, DIM)).to(turned.dtype.element_ty)
+            tl.store(target + i * DIM, y, mask=real[:, None])
             if KEEP:  # noqa: SIM102 (known when compiling, the other is not)
                 if first >= HEADS:
                     _keep(y, cell + first - HEADS + i, kept, pool_k, k_scales, DIM, SCALED)
@@ -71,8 +72,11 @@ def turn_heads(
     norms: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
     eps: float = 0.0,
     keep: tuple[torch.Tensor, torch.Tensor | ScaledHeads, torch.Tensor | ScaledHeads] | None = None,
+    out: torch.Tensor | None = None,
 ) -> None:
-    """Turn the query and key heads of `qkv` [rows, heads + 2·kv_heads, dim] in place, after the head norm where `norms` are given.
+    """Turn the query and key heads of `qkv` [rows, heads + 2·kv_heads, dim], after the head norm where `norms` are given.
+
+    In place, or into `out` [rows, heads + kv_heads, dim] of any number type; so are the keys that are kept.
 
     Rotary pairs are adjacent (`rows.adjacent_pairs`); `turn` complex64 [·, dim/2] has the row's angle in its own row, or in
     row `turn_rows[row]` (a table by position). `norms`: float32 [dim] for query and key heads, in the same order.
@@ -92,9 +96,10 @@ def turn_heads(
     count = heads + (2 if keep else 1) * kv_heads
     block = math.gcd(heads, kv_heads, HEADS_BLOCK)
     rows_block = ROWS_BLOCK * max(1, 128 // dim)
+    out = qkv if out is None else out
     launch(
         _turn, (triton.cdiv(rows, rows_block), count // block),
-        qkv, qkv.stride(0), table, table if turn_rows is None else turn_rows, q_norm, k_norm, eps,
+        qkv, qkv.stride(0), out, out.stride(0), table, table if turn_rows is None else turn_rows, q_norm, k_norm, eps,
         slots, pool_k, k_scales, pool_v, v_scales, rows,
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, NORM=norms is not None, KEEP=keep is not None,
         SCALED=scaled, INDEXED=turn_rows is not None, ROWS=rows_block, BLOCK=block, num_warps=4,

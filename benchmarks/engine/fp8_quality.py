@@ -5,7 +5,7 @@
 The same prompts through transformers in float32 with bfloat16 weights, and with weights and activations of all layers'
 products quantised to e4m3: by block as published checkpoints are (128 × 128, activations 1 × 128); by row, weights
 requantised from the block-scaled ones as the engine does at load; and "bounded", by row with attention's output and SwiGLU scaled by
-bounds, as on Hopper. Besides, the engine in float32 with the documents' KV rounded to FP8. Prints logit differences, answers that differ, and the
+bounds, as on Hopper. Queries and keys in e4m3 besides, as where heads are normed (here each has a scale of its own). And the engine in float32 with the documents' KV rounded to FP8. Prints logit differences, answers that differ, and the
 area under the ROC curve against the reviews' labels.
 """
 
@@ -22,7 +22,9 @@ from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.loader import load_model, resolve_checkpoint
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.kernels import fp8
-from quail_spark.kernels.emulated import KINDS, emulate
+from quail_spark.kernels.emulated import KINDS, emulate, round_scores
+
+SCORES = ", scores in FP8"
 
 
 def published(model) -> None:
@@ -68,11 +70,14 @@ def main() -> None:
     texts = [np.concatenate(pair) for pair in pairs]
     found = {}
     with torch.inference_mode():
-        for kind in ("bfloat16 weights", *KINDS):
+        for kind in ("bfloat16 weights", *KINDS, f"bfloat16 weights{SCORES}", f"bounded{SCORES}"):
             model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).float().eval()
-            if kind != "bfloat16 weights":
+            products = kind.removesuffix(SCORES)
+            if products != "bfloat16 weights":
                 published(model)
-                emulate(model, kind)
+                emulate(model, products)
+            if products != kind:
+                round_scores(model)
             found[kind] = np.stack(
                 [model(torch.from_numpy(t.astype(np.int64))[None], logits_to_keep=1).logits[0, -1, ids] for t in texts]
             )

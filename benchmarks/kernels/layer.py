@@ -23,6 +23,7 @@ from quail_spark.kernels.gluon_gate_up import COLUMNS, gate_up_swiglu, pieces
 from quail_spark.kernels.mlp import BoundedMlp
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
 from quail_spark.kernels.scaled_linear import ScaledLinear, scaled_kinds
+from quail_spark.kernels.scores import Scoring, plain
 from quail_spark.kernels.triton_quantise import empty_quantised, quantise, rms_norm, swiglu
 from quail_spark.kernels.triton_ragged import TritonAttention
 from quail_spark.kernels.triton_rope import turn_heads
@@ -148,6 +149,7 @@ def rope(b: Bench, s: Shape) -> None:
         .int()
     )
     pools = [torch.zeros(b.rows, s.kv_heads, s.dim, device="cuda", dtype=torch.bfloat16) for _ in "kv"]
+    in_fp8 = torch.empty(b.rows, s.heads + s.kv_heads, s.dim, device="cuda", dtype=FP8)
     turned = (s.heads + s.kv_heads) * s.dim * 4 * b.rows
     kept = s.kv_heads * s.dim * 6 * b.rows
     name = "head norm + rotary" if norms else "rotary"
@@ -157,6 +159,18 @@ def rope(b: Bench, s: Shape) -> None:
         lambda: turn_heads(qkv, s.heads, s.kv_heads, turn, positions, norms, 1e-6, (slots, *pools)),
         turned + kept,
     )
+    if norms:
+        b.add(
+            f"{name}, to FP8",
+            lambda: turn_heads(qkv, s.heads, s.kv_heads, turn, positions, norms, 1e-6, None, in_fp8),
+            turned * 3 / 4,
+        )
+        keep = (slots, pools[0].to(FP8), pools[1])
+        b.add(
+            f"{name}, to FP8 + KV write",
+            lambda: turn_heads(qkv, s.heads, s.kv_heads, turn, positions, norms, 1e-6, keep, in_fp8),
+            turned * 3 / 4 + kept * 5 / 6,
+        )
 
 
 def products(b: Bench, s: Shape) -> None:
@@ -237,17 +251,25 @@ def attend(
     ragged: Ragged,
     bounded=False,
     quantised=None,
+    scored=False,
 ) -> None:
+    """`scored`: queries and keys in FP8; rates count their products like those in bfloat16."""
     qkv = torch.randn(ragged.rows, s.heads + 2 * s.kv_heads, s.dim, device="cuda").bfloat16()
     slots = max((int(g.slots.max()) + 1 for g in ragged.groups), default=1)
     pools = [torch.randn(slots, s.kv_heads, s.dim, device="cuda").bfloat16() for _ in "kv"]
-    plan = TritonAttention(ragged, s.heads, s.kv_heads, s.dim, "cuda", bounded)
+    plan = TritonAttention(ragged, s.heads, s.kv_heads, s.dim, "cuda", scored)
     if quantised == "block":
         out = empty_quantised(ragged.rows, s.heads * s.dim, "block", "cuda")
     else:
         dtype = fp8.FP8 if quantised == "values" else torch.bfloat16
         out = torch.empty(ragged.rows, s.heads, s.dim, device="cuda", dtype=dtype)
-    b.add(name, lambda: plan.attend(qkv, s.heads, *pools, out), flops=attention_flops(ragged, s), rows=ragged.rows)
+    q, k, v = qkv.split((s.heads, s.kv_heads, s.kv_heads), dim=1)
+    scoring = plain(None, s.dim)
+    if bounded:
+        q, scoring = q * scoring.factor, Scoring(None, 1.0, True)
+    if scored:
+        q, k, pools[0] = (x.to(fp8.FP8) for x in (q, k, pools[0]))
+    b.add(name, lambda: plan.attend(q, k, v, *pools, out, scoring), flops=attention_flops(ragged, s), rows=ragged.rows)
 
 
 def attentions(b: Bench, s: Shape) -> None:
@@ -258,12 +280,16 @@ def attentions(b: Bench, s: Shape) -> None:
     attend(b, s, "attention, documents", docs)
     attend(b, s, "attention, documents, no running maximum", docs, bounded=True)
     attend(b, s, "attention, documents, output in FP8 by the values' bounds", docs, quantised="values")
+    both = {"bounded": True, "quantised": "values", "scored": True}
+    attend(b, s, "attention, documents, scores and output in FP8", docs, **both)
     if s.dim == 128:
         attend(b, s, "attention, documents, output by block", docs, quantised="block")
     for name, page in (("contiguous", 0), ("scattered pages of 64", 64), ("scattered pages of 16", 16)):
         attend(b, s, f"attention, 11k suffixes on 4,100, {name}", suffixes(11270, 4100, page))
     attend(b, s, "attention, 11k suffixes on 4,100, no running maximum", suffixes(11270, 4100, 0), bounded=True)
+    attend(b, s, "attention, 11k suffixes on 4,100, scores and output in FP8", suffixes(11270, 4100, 0), **both)
     attend(b, s, "attention, 30-token questions behind 1,000 documents of 360", questions(1000, 360, 30))
+    attend(b, s, "attention, the same questions, scores and output in FP8", questions(1000, 360, 30), **both)
     count = b.rows // 390
     q, k, v = (torch.randn(count, h, 390, s.dim, device="cuda").bfloat16() for h in (s.heads, s.kv_heads, s.kv_heads))
     flops = 2 * count * 390 * 391 * s.heads * s.dim

@@ -65,14 +65,15 @@ class _NoFacts:
     vocab: int = 2**31 - 1
     max_context: int = CONTEXT
 
-    def kv_token_bytes(self, itemsize: int, scale_bytes: int = 0) -> int:
-        return 2 * itemsize + scale_bytes
+    def kv_token_bytes(self, key_bytes: int, value_bytes: int, scale_bytes: int = 0) -> int:
+        return key_bytes + value_bytes + 2 * scale_bytes
 
 
 class NoModel:
     """Takes the place of a decoder: every answer is 0, at once."""
 
-    config, device, dtype, fp8, row_bytes = _NoFacts(), torch.device("cpu"), torch.bfloat16, None, 0
+    config, device, fp8, row_bytes = _NoFacts(), torch.device("cpu"), None, 0
+    dtype = key_dtype = torch.bfloat16
 
     def head(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.zeros(len(ids))

@@ -6,7 +6,7 @@ The same function as `decoder.Decoder`, its oracle. A chunk runs through each la
          → norm → gate-up product → SwiGLU → down product onto the residual → next layer
 
 Where a product takes FP8, the kernel before it quantises; by row, attention does so itself (`values`), and on Hopper the gate-up
-product with SwiGLU (`mlp.BoundedMlp`). The last layer computes K and V of all rows and everything
+product with SwiGLU (`mlp.BoundedMlp`). By row and with head norms, attention's scores are products in FP8 too (`scores`). The last layer computes K and V of all rows and everything
 behind them only for the answer rows.
 """
 
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from quail_spark.kernels import scores
 from quail_spark.kernels.fp8 import FP8, FP8_MAX, Quantised
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.scaled_linear import scaled_kinds
 from quail_spark.kernels.sending import send
 from quail_spark.kernels.triton_quantise import empty_quantised, quantise, rms_norm
-from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention, scores_are_bounded
+from quail_spark.kernels.triton_ragged import COPIED_SHARE, TritonAttention
 from quail_spark.kernels.triton_rope import turn_heads
 from quail_spark.kernels.values import can_fold, fold
 
@@ -33,7 +34,10 @@ from .weights import Matrix, mlp, paired, plain, product, stacked
 
 
 class CudaLayer:
-    """Weights of one layer, fused as in `decoder.Layer`; the norms are float32. `norms`: of query and key heads, or None."""
+    """Weights of one layer, fused as in `decoder.Layer`; the norms are float32. `scoring`: of queries and keys in its number type.
+
+    `fp8_scoring`: of those in FP8, or None.
+    """
 
     def __init__(self, facts: ModelFacts, weights: dict[str, Matrix], last: bool, kind: str | None, dtype: torch.dtype):
         """`weights` as for `decoder.Layer`; `kind`: scales of FP8 products, or None."""
@@ -51,9 +55,9 @@ class CudaLayer:
             return product(stacked(parts), kind, bias(*names), dtype)
 
         self.attention_norm, self.mlp_norm = weights["attention_norm"].float(), weights["mlp_norm"].float()
-        self.norms = None
-        if facts.qk_norm:
-            self.norms = tuple(adjacent_pairs(weights[f"{n}_norm"].float(), dim) for n in "qk")
+        norms = tuple(adjacent_pairs(weights[f"{n}_norm"].float(), dim) for n in "qk") if facts.qk_norm else None
+        self.scoring = scores.plain(norms, dim)
+        self.fp8_scoring = scores.in_fp8(*norms) if norms and kind == "row" else None
         if last:
             self.q, self.kv = fused("q"), fused("k", "v")
         else:
@@ -83,6 +87,25 @@ class _Sent:
         return cls(sent[0], sent[1], sent[2] if kept else None, sent[-1])
 
 
+@dataclass
+class _Pass:
+    """What a forward pass has beside its rows. `scored`: whether queries and keys are in FP8; `scales`: of rows with bounded values."""
+
+    sent: _Sent
+    pool: PagePool
+    attention: TritonAttention
+    scored: bool
+    scales: torch.Tensor
+
+    def scoring(self, layer: CudaLayer) -> scores.Scoring:
+        """Of queries and keys as they are in this pass."""
+        return layer.fp8_scoring if self.scored else layer.scoring
+
+    def keep(self, index: int):
+        """Where keys and values of layer `index` go, as `turn_heads` takes it."""
+        return None if self.sent.slots is None else (self.sent.slots, *self.pool.layer(index))
+
+
 class CudaDecoder:
     """A loaded model on a GPU; attributes as `decoder.Decoder`. `fp8`: kind of scales of its products, or None."""
 
@@ -99,7 +122,6 @@ class CudaDecoder:
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
         self.dtype, self.device = embedding.dtype, embedding.device
         self._turn = rotary(facts.rope, facts.head_dim, torch.arange(facts.max_context, device=self.device))
-        self._bounded = facts.qk_norm and all(scores_are_bounded(*layer.norms) for layer in layers)
 
     @property
     def serves_fp8_kv(self) -> bool:
@@ -107,13 +129,19 @@ class CudaDecoder:
         return self.device.type == "cpu" or bool(scaled_kinds(self.device))
 
     @property
+    def key_dtype(self) -> torch.dtype:
+        """Of kept keys, unless KV pages are in FP8 altogether."""
+        return self.dtype if self.layers[0].fp8_scoring is None else FP8
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of activations that live at the same time, of one new token: the MLP's or attention's, whichever are more."""
         c, item = self.config, self.dtype.itemsize
         residual, normed = c.hidden * item, c.hidden * item
         width = (c.heads + 2 * c.kv_heads) * c.head_dim
-        # qkv, attention's output (plain and quantised), and prefixes that are copied together
-        attention = width * item + c.heads * c.head_dim * (item + 1) + COPIED_SHARE * 2 * c.kv_heads * c.head_dim * item
+        # qkv, turned heads in FP8, attention's output (plain and quantised), and prefixes that are copied together
+        attention = width * (item + 1) + c.heads * c.head_dim * (item + 1)
+        attention += COPIED_SHARE * 2 * c.kv_heads * c.head_dim * item
         mlp = 2 * c.intermediate * item + c.intermediate * item + c.hidden * item
         return residual + normed + max(attention, mlp)
 
@@ -128,30 +156,33 @@ class CudaDecoder:
 
         `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
         """
-        c = self.config
-        sent = _Sent.of(batch, self.device)
-        scaled = pool.keys.dtype == FP8
-        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, self._bounded, scaled)
+        c, sent = self.config, _Sent.of(batch, self.device)
+        scored = self.key_dtype == FP8 and not pool.scaled
+        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, scored, pool.scaled)
         x = F.embedding(sent.tokens, self.embedding)
         scales = torch.full((len(x), 1), 1 / FP8_MAX, device=self.device)
+        run = _Pass(sent, pool, attention, scored, scales)
         for index, layer in enumerate(self.layers[:-1]):
             normed = rms_norm(x, layer.attention_norm, c.norm_eps, layer.qkv.kind)
             qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
-            self._turned(qkv, c.heads, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, index))
-            self._behind(layer, x, self._attended(attention, layer, qkv, scales, *pool.layer(index)))
-        return self._answers(sent, pool, attention, x) @ head_rows.T
+            q, k = self._turned(run, layer, qkv, c.heads, c.kv_heads, sent.positions, run.keep(index))
+            self._behind(layer, x, self._attended(run, layer, q, k, qkv[:, c.heads + c.kv_heads :], index))
+        return self._answers(run, x) @ head_rows.T
 
-    def _answers(self, sent: _Sent, pool: PagePool, attention: TritonAttention, x) -> torch.Tensor:
+    def _answers(self, run: _Pass, x) -> torch.Tensor:
         """The last layer and the final norm: float32 [answers, hidden]."""
-        c, layer, last = self.config, self.layers[-1], self.config.layers - 1
+        c, layer, last, sent = self.config, self.layers[-1], self.config.layers - 1, run.sent
         kv = layer.kv(rms_norm(x, layer.attention_norm, c.norm_eps, layer.kv.kind)).unflatten(1, (-1, c.head_dim))
-        self._turned(kv, 0, c.kv_heads, sent.positions, layer.norms, self._keep(sent, pool, last))
+        _, k = self._turned(run, layer, kv, 0, c.kv_heads, sent.positions, run.keep(last))
         if not len(sent.answer_rows):
             return torch.empty(0, c.hidden, device=self.device)
         x = x.index_select(0, sent.answer_rows)
         q = layer.q(rms_norm(x, layer.attention_norm, c.norm_eps, layer.q.kind)).unflatten(1, (-1, c.head_dim))
-        self._turned(q, c.heads, 0, sent.positions.index_select(0, sent.answer_rows), layer.norms, None)
-        mixed = attention.attend_last(q, kv, *pool.layer(last)).flatten(1)
+        positions = sent.positions.index_select(0, sent.answer_rows)
+        q, _ = self._turned(run, layer, q, c.heads, 0, positions, None)
+        mixed = run.attention.attend_last(q, k, kv[:, c.kv_heads :], *run.pool.layer(last), run.scoring(layer)).flatten(
+            1
+        )
         self._behind(layer, x, self._quantised(mixed, layer.o.kind))
         return rms_norm(x.float(), self.final_norm, c.norm_eps, None)
 
@@ -160,23 +191,26 @@ class CudaDecoder:
         layer.o.add_to(x, mixed)
         layer.mlp.add_to(x, rms_norm(x, layer.mlp_norm, self.config.norm_eps, layer.mlp.kind))
 
-    def _attended(self, attention: TritonAttention, layer: CudaLayer, qkv, scales, pool_k, pool_v):
-        """Attention of all rows, as the O product takes it. `scales`: of rows with bounded values."""
-        c, rows, kind = self.config, len(qkv), layer.o.kind
-        if kind == "block" and c.head_dim == 128:
-            out = empty_quantised(rows, c.heads * c.head_dim, kind, self.device)
-            attention.attend(qkv, c.heads, pool_k, pool_v, out)
+    def _turned(self, run: _Pass, layer: CudaLayer, x, heads: int, kv_heads: int, positions, keep):
+        """Queries and keys behind head norm and rotary embedding."""
+        out, norms = x, run.scoring(layer).norms
+        if run.scored:
+            out = torch.empty(len(x), heads + kv_heads, x.shape[2], dtype=FP8, device=self.device)
+        turn_heads(x, heads, kv_heads, self._turn, positions, norms, self.config.norm_eps, keep, out)
+        return out[:, :heads], out[:, heads : heads + kv_heads]
+
+    def _attended(self, run: _Pass, layer: CudaLayer, q, k, v, index: int):
+        """Attention of all rows, as the O product takes it."""
+        rows, heads, dim = q.shape
+        kind, pools, scoring = layer.o.kind, run.pool.layer(index), run.scoring(layer)
+        if kind == "block" and dim == 128:
+            out = empty_quantised(rows, heads * dim, kind, self.device)
+            run.attention.attend(q, k, v, *pools, out, scoring)
             return out
         dtype = FP8 if layer.bounded_values else self.dtype
-        out = torch.empty(rows, c.heads, c.head_dim, dtype=dtype, device=self.device)
-        attention.attend(qkv, c.heads, pool_k, pool_v, out)
-        return Quantised(out.flatten(1), scales) if layer.bounded_values else self._quantised(out.flatten(1), kind)
+        out = torch.empty(rows, heads, dim, dtype=dtype, device=self.device)
+        run.attention.attend(q, k, v, *pools, out, scoring)
+        return Quantised(out.flatten(1), run.scales) if layer.bounded_values else self._quantised(out.flatten(1), kind)
 
     def _quantised(self, x, kind: str | None):
         return x if kind is None else quantise(x, kind)
-
-    def _turned(self, heads_of_rows, heads: int, kv_heads: int, positions, norms, keep) -> None:
-        turn_heads(heads_of_rows, heads, kv_heads, self._turn, positions, norms, self.config.norm_eps, keep)
-
-    def _keep(self, sent: _Sent, pool: PagePool, index: int):
-        return None if sent.slots is None else (sent.slots, *pool.layer(index))

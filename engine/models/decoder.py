@@ -83,7 +83,8 @@ class Decoder:
         """`embedding` [vocab, hidden]; `head(ids)` gives those rows of the head, float32 [ids, hidden]."""
         self.config, self.layers = facts, layers
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
-        self.dtype, self.device = embedding.dtype, embedding.device
+        self.dtype = self.key_dtype = embedding.dtype
+        self.device = embedding.device
         self.workers = Workers(1)
 
     def warm_up(self, runner) -> None:

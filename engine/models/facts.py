@@ -28,9 +28,9 @@ class ModelFacts:
     mlp_bias: bool = False
     qk_norm: bool = False
 
-    def kv_token_bytes(self, itemsize: int, scale_bytes: int = 0) -> int:
-        """Bytes of K and V of one token over all layers; `scale_bytes` of each head's scale."""
-        return 2 * self.layers * self.kv_heads * (self.head_dim * itemsize + scale_bytes)
+    def kv_token_bytes(self, key_bytes: int, value_bytes: int, scale_bytes: int = 0) -> int:
+        """Bytes of K and V of one token over all layers, from those of an element and of each head's scale."""
+        return self.layers * self.kv_heads * (self.head_dim * (key_bytes + value_bytes) + 2 * scale_bytes)
 
 
 def dense_facts(hf, family: str, **switches: bool) -> ModelFacts:

@@ -61,7 +61,7 @@ def test_facts(qwen2):
     facts = load_model(str(qwen2), device="cpu", dtype="float32").config
     assert (facts.layers, facts.hidden, facts.heads, facts.kv_heads, facts.head_dim) == (3, 48, 6, 2, 8)
     assert (facts.vocab, facts.max_context, facts.tied, facts.family) == (checkpoints.VOCAB, 512, True, "Qwen2")
-    assert facts.kv_token_bytes(2) == 2 * 3 * 2 * 8 * 2
+    assert facts.kv_token_bytes(2, 2) == 2 * 3 * 2 * 8 * 2
 
 
 def test_sharded_checkpoint(tmp_path):

@@ -13,9 +13,10 @@ from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
 from quail_spark.kernels import fp8, naive, triton_ragged
 from quail_spark.kernels.ragged import PrefixGroup, Ragged
+from quail_spark.kernels.scores import Scoring, plain
 from quail_spark.kernels.triton_plan import Cut, Kernels, Long, plan_all, plan_answers
 from quail_spark.kernels.triton_quantise import empty_quantised
-from quail_spark.kernels.triton_ragged import LONG_PREFIX, LONG_SEGMENT, TritonAttention, can_attend, scores_are_bounded
+from quail_spark.kernels.triton_ragged import LONG_PREFIX, LONG_SEGMENT, TritonAttention, can_attend
 
 PAGE = 16
 TOLERANCE = 6e-3
@@ -77,8 +78,28 @@ def scaled_heads(pool):
     return heads, heads.values.float() * heads.scales[..., None]
 
 
-def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None, scaled=False):
-    """`quantised`: "block", or "values" for values that are at most 1; `scaled`: pools in FP8. `attend` and `attend_last` against the oracle.
+def in_units(x, scale: float, scored: bool):
+    """Queries or keys · `scale`, in e4m3 if `scored`, and what they stand for in float32. NaN stays NaN."""
+    if scale == 1:
+        return x, x.float()
+    values = (x.float() * scale).to(fp8.FP8 if scored else HALF)
+    return values, values.float() / scale
+
+
+def scales_of(dim: int, bounded: bool, scored: bool) -> tuple[float, float, Scoring]:
+    """What queries and keys of about 1 are multiplied by. FP8 holds them where 4 deviations are 256."""
+    factor = plain(None, dim).factor
+    if not bounded:
+        return (
+            (64.0, 64.0, Scoring(None, factor / 64**2, False)) if scored else (1.0, 1.0, Scoring(None, factor, False))
+        )
+    return (factor**0.5, factor**0.5, Scoring(None, 1.0, True)) if scored else (factor, 1.0, Scoring(None, 1.0, True))
+
+
+def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None, scaled=False, scored=False):
+    """`quantised`: "block", or "values" for values that are at most 1; `scaled`: pools in FP8; `scored`: queries and keys in FP8.
+
+    `attend` and `attend_last` against the oracle.
 
     Slots outside the prefixes and rows outside the chunk hold NaN; only V of such slots must be finite for the Hopper kernel.
     """
@@ -96,15 +117,20 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None, scaled=Fa
             values.div_(8).clamp_(-1, 1)
             values[:, 0] = 1
     wide = [pool.float() for pool in pools]
+    scale_q, scale_k, scoring = scales_of(dim, bounded, scored)
+    parts = qkv.split((heads, kv_heads, kv_heads), dim=1)
+    (q_rows, q), (k_rows, k) = in_units(parts[0], scale_q, scored), in_units(parts[1], scale_k, scored)
+    own, q, k, v = (q_rows, k_rows, parts[2]), *(x[: ragged.rows] for x in (q, k, parts[2].float()))
     if scaled:
         pools, wide = zip(*map(scaled_heads, pools), strict=True)
-    q, k, v = qkv[: ragged.rows].float().split((heads, kv_heads, kv_heads), dim=1)
-    plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, bounded, scaled)
+    else:
+        pools[0], wide[0] = in_units(pools[0], scale_k, scored)
+    plan = TritonAttention(ragged, heads, kv_heads, dim, DEVICE, scored, scaled)
     with torch.device(DEVICE):
         want = naive.attend(q, k, v, *wide, ragged)
     if quantised == "values":
         out = poisoned(ragged.rows + spare, heads, dim, dtype=torch.float8_e4m3fn)
-        plan.attend(qkv, heads, *pools, out)
+        plan.attend(*own, *pools, out, scoring)
         assert out[ragged.rows :].float().isnan().all()
         assert error(out[: ragged.rows].float() / 448, want) < (0.04 if ON_CARD else 0.15)
         assert (out[: ragged.rows, 0].float() >= (448 if ON_CARD else 416)).all()
@@ -112,22 +138,23 @@ def check(ragged, heads, kv_heads, dim, bounded=False, quantised=None, scaled=Fa
         out = empty_quantised(ragged.rows + spare, heads * dim, "block", DEVICE)
         out.values.view(torch.uint8).fill_(127)
         out.scales.fill_(float("nan"))
-        plan.attend(qkv, heads, *pools, out)
+        plan.attend(*own, *pools, out, scoring)
         got = fp8.dequantise(fp8.Quantised(out.values, out.scales))
         assert got[ragged.rows :].isnan().all()
         assert error(got[: ragged.rows], want.flatten(1)) < (0.04 if ON_CARD else 0.15)
     else:
         out = poisoned(ragged.rows + spare, heads, dim)
-        plan.attend(qkv, heads, *pools, out)
+        plan.attend(*own, *pools, out, scoring)
         assert out[ragged.rows :].isnan().all()
         assert error(out[: ragged.rows], want) < TOLERANCE
     if not ragged.answers:
         return
     rows = [ragged.starts[s + 1] - 1 for s in ragged.answers]
-    queries = qkv[rows, :heads].contiguous()
-    got = plan.attend_last(queries, qkv[:, heads:], *pools)
+    queries = q_rows.view(torch.uint8)[rows].view(fp8.FP8) if scored else q_rows[rows].contiguous()
+    got = plan.attend_last(queries, *own[1:], *pools, scoring)
+    assert got.dtype == HALF
     with torch.device(DEVICE):
-        want = naive.attend_last(queries.float(), k, v, *wide, ragged)
+        want = naive.attend_last(q[rows], k, v, *wide, ragged)
     assert error(got, want) < TOLERANCE
 
 
@@ -146,6 +173,13 @@ def test_without_a_running_maximum(chunk):
 @pytest.mark.parametrize("chunk", CHUNKS[:3], ids=str)
 def test_prefixes_in_fp8(shape, chunk):
     check(random_ragged(np.random.default_rng(), *chunk), *shape, scaled=True)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("chunk", CHUNKS[:3], ids=str)
+def test_queries_and_keys_in_fp8(shape, chunk, bounded):
+    check(random_ragged(np.random.default_rng(), *chunk), *shape, bounded=bounded, scored=True)
 
 
 @pytest.mark.parametrize("page", [1, PAGE, 64])
@@ -175,10 +209,10 @@ def test_no_kernel_for_hopper_reads_pools_in_fp8(monkeypatch):
         ([0, 700, 710], [PrefixGroup(1, 2, torch.arange(3900).repeat(2))]),
     ):
         plan = TritonAttention(Ragged(starts, groups, [0]), 8, 2, 128, "cpu", scaled=True)
-        qkv = torch.empty(starts[-1], 12, 128, dtype=HALF)
-        plan.attend(qkv, 8, heads, heads, torch.empty(starts[-1], 8, 128, dtype=HALF))
+        q, k, v = torch.empty(starts[-1], 12, 128, dtype=HALF).split((8, 2, 2), dim=1)
+        plan.attend(q, k, v, heads, heads, torch.empty(starts[-1], 8, 128, dtype=HALF), plain(None, 128))
     (alone, own, runs), (copied, _, copied_runs) = seen
-    assert alone[0] is own and alone[1] is own and not runs
+    assert alone is own and not runs
     assert copied_runs and all(isinstance(pool, torch.Tensor) and len(pool) == 700 for pool in copied)
 
 
@@ -186,14 +220,17 @@ def test_no_kernel_for_hopper_reads_pools_in_fp8(monkeypatch):
 @pytest.mark.parametrize("chunk", CHUNKS[:2], ids=str)
 def test_quantised_output(chunk, quantised):
     check(random_ragged(np.random.default_rng(), *chunk), 4, 2, 128, quantised=quantised)
+    check(random_ragged(np.random.default_rng(), *chunk), 4, 2, 128, quantised=quantised, scored=True)
 
 
+@pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("tokens", ODD)
 @pytest.mark.parametrize("prefix", [0, *ODD])
-def test_odd_sizes(tokens, prefix):
+def test_odd_sizes(tokens, prefix, scored):
     rng = np.random.default_rng()
     slots = chain(rng, [prefix], list(range(8, 200))) if prefix else None
-    check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), *SHAPES[0])
+    ragged = Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0])
+    check(ragged, *SHAPES[0], scored=scored)
 
 
 def test_one_prefix_for_many_short_segments():
@@ -210,7 +247,8 @@ def test_one_prefix_for_many_short_segments():
 @pytest.mark.parametrize("page", [1, PAGE])
 def test_scattered_slots(prefix, page):
     slots = torch.randperm(640 // page).repeat_interleave(page) * page + torch.arange(page).repeat(640 // page)
-    check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots[:prefix])], [0, 2]), *SHAPES[0])
+    for scored in (False, True):
+        check(Ragged([0, 9, 12, 30], [PrefixGroup(1, 3, slots[:prefix])], [0, 2]), *SHAPES[0], scored=scored)
 
 
 @pytest.mark.skipif(not ON_CARD, reason="slow in the interpreter")
@@ -219,7 +257,8 @@ def test_long_context(tokens, prefix):
     rng = np.random.default_rng()
     for pages in (range(1100), rng.permutation(1100)):
         slots = chain(rng, [prefix], list(pages)) if prefix else None
-        check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128)
+        for scored in (False, True):
+            check(Ragged([0, tokens], [PrefixGroup(0, 1, slots)] if prefix else [], [0]), 4, 1, 128, scored=scored)
 
 
 @on_hopper
@@ -233,7 +272,9 @@ def test_long_prefixes(shape, prefix, page, bounded):
     slots = rng.permutation(12 * 1024 // page)[:, None] * page + np.arange(page)
     slots = torch.from_numpy(slots.flatten())
     groups = [PrefixGroup(5, 45, slots[:prefix]), PrefixGroup(45, 46, slots[prefix : 2 * prefix + 77])]
-    check(Ragged([0, *np.cumsum(lengths).tolist()], groups, list(range(0, 70, 3))), *shape, bounded=bounded)
+    ragged = Ragged([0, *np.cumsum(lengths).tolist()], groups, list(range(0, 70, 3)))
+    for scored in (False, True):
+        check(ragged, *shape, bounded=bounded, scored=scored)
 
 
 @on_hopper
@@ -249,22 +290,23 @@ def test_long_segments_behind_chains(shape, bounded):
             [int(rng.choice(first)) * page + torch.arange(int(rng.integers(1, 800))) for _ in range(count)]
         )
 
-    lengths = [*rng.integers(1, 700, 4), LONG_SEGMENT - 1, LONG_SEGMENT, 1300]
+    lengths = [*rng.integers(1, 700, 4), LONG_SEGMENT[0] - 1, LONG_SEGMENT[0], 1300]
     lengths += [*rng.integers(1, 40, 12), 700, 1, 65, 640, 1400, 2]
     groups = [PrefixGroup(5, 6, nodes(1)[:70]), PrefixGroup(6, 19, nodes(7)), PrefixGroup(19, 22, nodes(3))]
     groups += [PrefixGroup(22, 23, nodes(12)), PrefixGroup(23, 25, nodes(2))]
     ragged = Ragged([0, *np.cumsum(lengths).tolist()], groups, [0, 3, 4, *range(6, 25, 2)])
-    check(ragged, *shape, bounded=bounded)
-    check(ragged, *shape, bounded=bounded, quantised="values")
-    if shape[2] == 128:
-        check(ragged, *shape, bounded=bounded, quantised="block")
+    for scored in (False, True):
+        check(ragged, *shape, bounded=bounded, scored=scored)
+        check(ragged, *shape, bounded=bounded, quantised="values", scored=scored)
+        if shape[2] == 128:
+            check(ragged, *shape, bounded=bounded, quantised="block", scored=scored)
 
 
 def test_no_answers_and_no_rows():
     check(Ragged([0, 4, 9], [PrefixGroup(1, 2, torch.arange(3))], []), *SHAPES[0])
     plan = TritonAttention(Ragged([0], [], []), 4, 2, 64, DEVICE)
     empty = torch.empty(0, 8, 64, dtype=HALF, device=DEVICE)
-    plan.attend(empty, 4, empty, empty, empty)
+    plan.attend(empty[:, :4], empty[:, :2], empty[:, :2], empty, empty, empty, plain(None, 64))
 
 
 @pytest.mark.parametrize("least", [1, 100, 10**9])
@@ -315,12 +357,6 @@ def test_a_prefix_without_slots_has_no_runs():
     ]
     got = plan_all(Ragged([0, 3, 5, 9], groups, []), Kernels(Cut(32, 32), Cut(32, 64))).short
     assert {tuple(t[[0, 2, 3, 4]]) for t in got.tiles} == {(0, 0, 1, 2), (3, 2, 2, 2), (5, 2, 2, 3)}
-
-
-def test_bounded_scores():
-    assert scores_are_bounded(torch.ones(128), torch.ones(128) * 2) and not scores_are_bounded(
-        torch.ones(128) * 9, torch.ones(128)
-    )
 
 
 def test_shapes_that_need_the_reference():

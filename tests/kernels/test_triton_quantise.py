@@ -11,7 +11,7 @@ from triton_device import DEVICE, HALF, ON_CARD, error
 
 from quail_spark.kernels import fp8, naive, rows, triton_quantise
 
-ROWS_COLUMNS = [(1, 128), (5, 2560), (3, 896), (2, 9728)]
+ROWS_COLUMNS = [(1, 128), (5, 2560), (3, 896), (2, 9728), (8, 256), (17, 384)]
 KINDS = ["row", "block", None]
 
 

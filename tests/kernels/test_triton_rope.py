@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from triton_device import DEVICE, HALF, ON_CARD, error, poisoned
 
-from quail_spark.kernels import fp8, naive
+from quail_spark.kernels import fp8, naive, scores
 from quail_spark.kernels.rows import adjacent_pairs
 from quail_spark.kernels.triton_rope import turn_heads
 
@@ -64,6 +64,34 @@ def test_turn_heads(shape, rows, norm, keep):
     for pool, part in zip(pools, qkv[:, heads:].split(kv_heads, 1), strict=True):
         assert torch.equal(pool[slots[kept].long()], part[kept])
         assert pool.isnan().all(-1).all(-1).sum() == 50 - kept.sum(), "no other slot is written"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_heads_turned_into_fp8(shape, keep):
+    """As in place, then rounded; what was there stays, and keys are kept as they are."""
+    heads, kv_heads, dim = shape
+    turned = heads + kv_heads
+    qkv = torch.randn(19, heads + 2 * kv_heads, dim, device=DEVICE).to(HALF)
+    before, inside = qkv.clone(), qkv.clone()
+    angles = torch.rand(19, dim // 2, device=DEVICE) * 9
+    turn = torch.polar(torch.ones_like(angles), angles)
+    units = scores.in_fp8(*(torch.rand(dim, device=DEVICE) + 0.5 for _ in "qk"))
+    slots = torch.randperm(50)[:19].to(DEVICE, torch.int32)
+    slots[::3] = -1
+    keys, values = poisoned(50, kv_heads, dim, dtype=fp8.FP8), poisoned(50, kv_heads, dim)
+    out = poisoned(19, turned, dim, dtype=fp8.FP8)
+    kept = keep and kv_heads > 0
+    turn_heads(qkv, heads, kv_heads, turn, None, units.norms, 1e-6, (slots, keys, values) if kept else None, out)
+    turn_heads(inside, heads, kv_heads, turn, None, units.norms, 1e-6)
+    assert torch.equal(qkv, before)
+    assert error(out.float(), inside[:, :turned]) < (0.04 if ON_CARD else 0.15)
+    if kept:
+        rows = slots >= 0
+        at = slots[rows].long()
+        assert torch.equal(keys.view(torch.uint8)[at], out.view(torch.uint8)[rows, heads:])
+        assert torch.equal(values[at], before[rows, turned:])
+        assert keys.float().isnan().all(-1).all(-1).sum() == 50 - rows.sum(), "no other slot is written"
 
 
 @pytest.mark.parametrize("norm", [True, False])
