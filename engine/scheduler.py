@@ -140,14 +140,16 @@ class Scheduler:
             frame.release()
 
     def _chunks(self, tasks: list[Task], held: list[KVNode], outcome: Outcome) -> Iterator[list[Task]]:
-        """Split tasks into chunks within the token budget."""
-        chunk, size = [], 0
-        for task in tasks:
-            task = self._shorten(task, held, outcome)
-            new = len(task.tokens) + (len(leaf.tokens) if (leaf := self._joining(task)) else 0)
-            if chunk and size + new > self._budget:
+        """Split tasks into as few chunks as the token budget allows, about as large as one another: small passes are slow."""
+        tasks = [self._shorten(task, held, outcome) for task in tasks]
+        sizes = [len(t.tokens) + (len(leaf.tokens) if (leaf := self._joining(t)) else 0) for t in tasks]
+        left, chunk, size, aim = sum(sizes), [], 0, 0.0
+        for task, new in zip(tasks, sizes, strict=True):
+            if chunk and (size >= aim or size + new > self._budget):
                 yield chunk
-                chunk, size = [], 0
+                left, chunk, size = left - size, [], 0
+            if not chunk:
+                aim = left / max(1, -(-left // self._budget))
             chunk.append(task)
             size += new
         if chunk:

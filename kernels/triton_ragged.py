@@ -34,8 +34,8 @@ SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
 FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 HOPPER_ROWS, HOPPER_RUN = 128, 64  # of `gluon_attention`
-# Tokens from which on the Hopper kernel pays; of a segment, with queries and keys in half precision and in FP8.
-LONG_SEGMENT, LONG_PREFIX = (600, 1100), 96
+# Tokens from which on the Hopper kernel pays, with queries and keys in half precision and in FP8.
+LONG_SEGMENT, LONG_PREFIX = (600, 2000), (96, 200)
 COPIED_SHARE = 8  # prefix tokens for each new one: up to here scattered prefixes are copied together, each layer
 COPIED_IN_A_RUN = 28  # tokens of a prefix that are copied in the time of a run of the Hopper kernel
 
@@ -62,7 +62,7 @@ class TritonAttention:
         hopper = None
         if dim in (64, 128) and on_hopper(device):
             cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
-            hopper = Long(cut, LONG_SEGMENT[scored], LONG_PREFIX, programs(device), kv_heads)
+            hopper = Long(cut, LONG_SEGMENT[scored], LONG_PREFIX[scored], programs(device), kv_heads)
         if ragged.groups and (scaled or _copying_pays(ragged, hopper)):
             if sum(len(g.slots) for g in ragged.groups) <= COPIED_SHARE * ragged.rows:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
@@ -153,7 +153,7 @@ class _Tables:
 def _copying_pays(ragged: Ragged, hopper: Long | None) -> bool:
     """Whether prefixes, of which there are some, lie in so short runs that copying them together is faster."""
     lengths = np.array([len(g.slots) for g in ragged.groups])
-    long = lengths >= LONG_PREFIX if hopper else np.zeros(len(lengths), bool)
+    long = lengths >= hopper.prefix if hopper else np.zeros(len(lengths), bool)
     if (_scattered(ragged) & ~long).any():
         return True
     if not long.any():

@@ -1,7 +1,7 @@
 """The five yardstick workloads through the whole engine on one GPU: seconds, share of speed of light, ratio to vLLM.
 
     python benchmarks/engine/yardstick.py [--model DIRECTORY] [--fp8 row,block] [--only filter,bio] [--runs 3]
-                                          [--scale 1] [--sessions 2] [--json FILE] [--profile] [--leave GIB] [--kv fp8]
+                                          [--scale 1] [--sessions 2] [--budget 32768] [--json FILE] [--profile] [--leave GIB] [--kv fp8]
 
 Without `--model`, a random checkpoint in the layout of Qwen3-4B-FP8 is written first. Prompts are ready token ids; the
 clock runs from the first call to the last answer. `--sessions` streams call at the same time, as Spark's tasks do, with
@@ -201,7 +201,14 @@ def profile(evaluator: ModelEvaluator, workload: Workload, sessions: int, path: 
 
 def engine(directory: Path, fp8: str, arguments) -> ModelEvaluator:
     began = time.perf_counter()
-    config = EngineConfig(str(directory), device=arguments.device, fp8=fp8, kv=arguments.kv, answer_memory=0)
+    config = EngineConfig(
+        str(directory),
+        device=arguments.device,
+        fp8=fp8,
+        kv=arguments.kv,
+        token_budget=arguments.budget,
+        answer_memory=0,
+    )
     runner = Runner(load_model(directory, device=config.device, fp8=fp8), config, READOUT.ids)
     loaded = time.perf_counter()
     warm_up(runner)
@@ -228,6 +235,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--budget", type=int, default=0, help="tokens of a pass; 0: what suits the memory")
     parser.add_argument("--json")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--leave", type=float, help="GiB of the card to leave free: how a smaller one would be planned")

@@ -169,3 +169,18 @@ def test_marks_are_dropped_not_failed_when_pages_are_short():
     outcome = Scheduler(runner, 64).run([Task(node) for node in build(paths)])
     assert len(outcome.logits()[0]) == 4 and outcome.kept == {} and outcome.recomputed_tokens == 0
     assert runner.held() == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_pass_is_much_smaller_than_it_must_be(seed):
+    """Leaves that share nothing: full passes and a rest would be slow; a chunk that ends early still leaves half of the budget."""
+    rng, longest, budget = random.Random(seed), 20, 100
+    runner = Bookkeeper(10_000, page_size=5)
+    lengths = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
+    paths = [Path((np.full(n, i, np.int32),), (), i) for i, n in enumerate(lengths)]
+    Scheduler(runner, budget).run([Task(node) for node in build(paths, 8, 0)])
+    assert sum(runner.passes) == sum(lengths) and max(runner.passes) <= budget
+    if sum(lengths) > budget:
+        assert min(runner.passes) > budget / 2 - longest
+    else:
+        assert len(runner.passes) == 1

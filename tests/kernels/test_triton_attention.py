@@ -264,7 +264,7 @@ def test_long_context(tokens, prefix):
 @on_hopper
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("page", [1024, 64, 16])
-@pytest.mark.parametrize("prefix", [LONG_PREFIX - 1, LONG_PREFIX, LONG_PREFIX + 1, 639, 640, 4100])
+@pytest.mark.parametrize("prefix", [*(n + d for n in LONG_PREFIX for d in (-1, 0, 1)), 639, 640, 4100])
 @pytest.mark.parametrize("shape", [(32, 8, 128), (14, 2, 64), (40, 8, 128), (4, 4, 128)], ids=str)
 def test_long_prefixes(shape, prefix, page, bounded):
     rng = np.random.default_rng()
@@ -290,7 +290,7 @@ def test_long_segments_behind_chains(shape, bounded):
             [int(rng.choice(first)) * page + torch.arange(int(rng.integers(1, 800))) for _ in range(count)]
         )
 
-    lengths = [*rng.integers(1, 700, 4), LONG_SEGMENT[0] - 1, LONG_SEGMENT[0], 1300]
+    lengths = [*rng.integers(1, 700, 3), LONG_SEGMENT[1], LONG_SEGMENT[0] - 1, LONG_SEGMENT[0], 1300]
     lengths += [*rng.integers(1, 40, 12), 700, 1, 65, 640, 1400, 2]
     groups = [PrefixGroup(5, 6, nodes(1)[:70]), PrefixGroup(6, 19, nodes(7)), PrefixGroup(19, 22, nodes(3))]
     groups += [PrefixGroup(22, 23, nodes(12)), PrefixGroup(23, 25, nodes(2))]
