@@ -19,7 +19,7 @@ from .readout import Readout
 from .rendering import PromptQuestion, Renderer, TokenCache
 from .retained import Retained
 from .runner import Runner
-from .scheduler import Scheduler, Task
+from .scheduler import Outcome, Scheduler, Task
 from .session import OperatorSession, Request, Shared, Window
 from .sharing import Room
 from .tokens import Tokens
@@ -139,24 +139,49 @@ class ModelAnswerer:
         needed, wanted = self._keys(now), self._keys(later)
         if self._spec.retain:
             wanted |= {question.document_key for question in now}
+        with self._evaluator.shared.model_lock:
+            tasks = self._prepared(now, needed, wanted, counts)
+        outcomes = self._launched(self._evaluator.scheduler.parts(tasks), counts)
+        self._computed |= needed & wanted
+
+        def margins() -> np.ndarray:
+            logits: dict[int, np.ndarray] = {}
+            for outcome in outcomes:
+                found, seconds = outcome.logits()
+                logits |= found
+                counts.seconds += seconds
+            return self._evaluator.readout.margins(np.stack([logits[index] for index in range(len(now))]))
+
+        return margins
+
+    def _prepared(
+        self, now: list[PromptQuestion], needed: set[bytes], wanted: set[bytes], counts: Counts
+    ) -> list[Task]:
+        """Trees over `now`, and pages for them: no KV is kept but what is needed or wanted."""
         self._evaluator.keepers.forget(self)
         self._drop_all_but(needed | wanted)
         self._take_retained(now)
         self._evaluator.retained.make_room(self._room)
         self._evaluator.keepers.make_room(self._room)
         counts.recomputed_tokens += self._lost_tokens(now) + self._evaluator.retained.regret(now)
-        outcome = self._evaluator.scheduler.run(self._tasks(now, wanted))
-        self._kept.update(outcome.kept)
-        self._computed |= needed & wanted
-        counts.fresh_tokens += outcome.fresh_tokens
-        counts.recomputed_tokens += outcome.recomputed_tokens
+        return self._tasks(now, wanted)
 
-        def margins() -> np.ndarray:
-            logits, seconds = outcome.logits()
-            counts.seconds += seconds
-            return self._evaluator.readout.margins(np.stack([logits[index] for index in range(len(now))]))
-
-        return margins
+    def _launched(self, parts: list[list[Task]], counts: Counts) -> list[Outcome]:
+        """Between parts others may launch; pages that they take are missing here, which costs time and no answer."""
+        turn, outcomes = self._evaluator.shared.turn, []
+        with turn.taken(len(parts)):
+            for part in parts:
+                if len(parts) > 1:
+                    turn.admit()
+                with self._evaluator.shared.model_lock:
+                    outcome = self._evaluator.scheduler.run(part)
+                    self._kept.update(outcome.kept)
+                if len(parts) > 1:
+                    turn.launched(outcome.wait)
+                outcomes.append(outcome)
+                counts.fresh_tokens += outcome.fresh_tokens
+                counts.recomputed_tokens += outcome.recomputed_tokens
+        return outcomes
 
     def keep(self, questions: list[PromptQuestion]) -> None:
         keys = self._keys(questions)

@@ -25,11 +25,12 @@ class Pass:
     """A forward pass that was launched. `nodes`: for each segment its new node (one reference, the caller's) or None.
 
     `read()` waits for the device and gives the logits float32 [answering segments, answer ids] in the order given, and
-    the seconds that the device computed. It is called once, from any thread.
+    the seconds that the device computed. It is called once, from any thread. `wait()` only waits, as often as one likes.
     """
 
     nodes: list[KVNode | None]
     read: Callable[[], tuple[np.ndarray, float]]
+    wait: Callable[[], None] = lambda: None
 
 
 class Runner:
@@ -91,7 +92,7 @@ class Runner:
         check_segments(segments, self.max_context, self.model.config.vocab)
         batch = pack(segments, self.page_pool)
         try:
-            return Pass(batch.nodes, self._start(batch))
+            return Pass(batch.nodes, *self._start(batch))
         except BaseException as error:
             release(batch.nodes)
             if not _lacks_memory(error):
@@ -102,17 +103,19 @@ class Runner:
         tokens = sum(len(segment.tokens) for segment in segments)
         raise OutOfMemoryError(f"a pass of {tokens} new tokens finds no memory on {self.model.device}: {words}")
 
-    def _start(self, batch: Batch) -> Callable[[], tuple[np.ndarray, float]]:
+    def _start(self, batch: Batch) -> tuple[Callable[[], tuple[np.ndarray, float]], Callable[[], None]]:
+        """`read` and `wait` of the pass."""
         logits = np.empty((len(batch.answers), len(self.answer_ids)), dtype=np.float32)
         if not len(batch.tokens):
-            return lambda: (logits, 0.0)
-        wait = _launched(self.model.device, lambda: self.model.forward(batch, self.page_pool, self._head_rows))
+            return lambda: (logits, 0.0), lambda: None
+        result, wait = _launched(self.model.device, lambda: self.model.forward(batch, self.page_pool, self._head_rows))
 
         def read() -> tuple[np.ndarray, float]:
-            logits[batch.answers], seconds = wait()
+            wait()
+            logits[batch.answers], seconds = result()
             return logits, seconds
 
-        return read
+        return read, wait
 
     @property
     def kv(self) -> str:
@@ -163,13 +166,15 @@ def _kv_dtypes(config: EngineConfig, model: Decoder) -> tuple[torch.dtype, torch
     return FP8, FP8
 
 
-def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Callable[[], tuple[np.ndarray, float]]:
-    """Start `compute` on `device`; the result waits for its outcome and gives the seconds that it took there."""
+def _launched(
+    device: torch.device, compute: Callable[[], torch.Tensor]
+) -> tuple[Callable[[], tuple[np.ndarray, float]], Callable[[], None]]:
+    """Start `compute` on `device`: what gives its outcome and the seconds that it took there, and what waits for it before."""
     if device.type == "cpu":
         began = time.perf_counter()
         result = compute().numpy()
         seconds = time.perf_counter() - began
-        return lambda: (result, seconds)
+        return lambda: (result, seconds), lambda: None
     with torch.cuda.device(device):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -178,11 +183,7 @@ def _launched(device: torch.device, compute: Callable[[], torch.Tensor]) -> Call
         host.copy_(outcome, non_blocking=True)
         end.record()
 
-    def wait() -> tuple[np.ndarray, float]:
-        end.synchronize()
-        return host.numpy(), start.elapsed_time(end) / 1e3
-
-    return wait
+    return lambda: (host.numpy(), start.elapsed_time(end) / 1e3), end.synchronize
 
 
 def _lacks_memory(error: BaseException) -> bool:

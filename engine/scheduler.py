@@ -48,6 +48,11 @@ class Outcome:
     recomputed_tokens: int = 0
     launched: list[tuple[list[int], Pass]] = field(default_factory=list)
 
+    def wait(self) -> None:
+        """For the last pass."""
+        if self.launched:
+            self.launched[-1][1].wait()
+
     def logits(self) -> tuple[dict[int, np.ndarray], float]:
         """Wait for the device: logits by leaf (float32 [answer tokens]), and the seconds that it computed. Call once."""
         found, seconds = {}, 0.0
@@ -76,6 +81,15 @@ class Scheduler:
     def __init__(self, runner: Runner, token_budget: int):
         self._runner, self._pool, self._budget = runner, runner.page_pool, token_budget
         self._last = 0  # tokens of the last pass that was to be launched
+
+    def parts(self, tasks: list[Task]) -> list[list[Task]]:
+        """Tasks to `run` one part after another, in as many passes as together, so that other work may come between.
+
+        A part is a pass. Trees of several levels stay together: a pass takes as much of a level as it can.
+        """
+        if not all(self._takes_one_pass(task) for task in tasks):
+            return [tasks]
+        return [tasks[first:last] for first, last in self._cuts(list(map(self._size, tasks)))]
 
     def run(self, tasks: list[Task]) -> Outcome:
         """Launch all trees. The caller's references on the parents must last until this returns.
@@ -140,20 +154,34 @@ class Scheduler:
             frame.release()
 
     def _chunks(self, tasks: list[Task], held: list[KVNode], outcome: Outcome) -> Iterator[list[Task]]:
-        """Split tasks into as few chunks as the token budget allows, about as large as one another: small passes are slow."""
+        """Split tasks into chunks within the token budget."""
         tasks = [self._shorten(task, held, outcome) for task in tasks]
-        sizes = [len(t.tokens) + (len(leaf.tokens) if (leaf := self._joining(t)) else 0) for t in tasks]
-        left, chunk, size, aim = sum(sizes), [], 0, 0.0
-        for task, new in zip(tasks, sizes, strict=True):
-            if chunk and (size >= aim or size + new > self._budget):
-                yield chunk
-                left, chunk, size = left - size, [], 0
-            if not chunk:
+        for first, last in self._cuts(list(map(self._size, tasks))):
+            yield tasks[first:last]
+
+    def _cuts(self, sizes: list[int]) -> Iterator[tuple[int, int]]:
+        """First and last + 1 of as few chunks as the budget allows, about as large as one another: small passes are slow."""
+        left, first, size, aim = sum(sizes), 0, 0, 0.0
+        for index, new in enumerate(sizes):
+            if index > first and (size >= aim or size + new > self._budget):
+                yield first, index
+                left, first, size = left - size, index, 0
+            if index == first:
                 aim = left / max(1, -(-left // self._budget))
-            chunk.append(task)
             size += new
-        if chunk:
-            yield chunk
+        if sizes:
+            yield first, len(sizes)
+
+    def _size(self, task: Task) -> int:
+        """Tokens that run for a task, with the leaf that joins it."""
+        leaf = self._joining(task)
+        return len(task.tokens) + (len(leaf.tokens) if leaf else 0)
+
+    def _takes_one_pass(self, task: Task) -> bool:
+        """Whether nothing follows once it has run."""
+        below = task.node.children
+        whole = not below or (len(below) == 1 and self._joining(task) is not None)
+        return whole and len(task.tokens) <= self._budget
 
     def _shorten(self, task: Task, held: list[KVNode], outcome: Outcome) -> Task:
         """Run all but the last of a task's tokens in passes of their own, when there are more than the budget."""

@@ -106,13 +106,13 @@ class ScriptedEvaluator:
     def __init__(self, config: EngineConfig):
         self._config, self.script = config, Script(config.model)
         self.store = open_store(config.answer_store, self.script.identity)
-        self._shared = Shared(AnswerMemory(config.answer_memory, self.store))
+        self.shared = Shared(AnswerMemory(config.answer_memory, self.store))
         self.calls: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self.model_calls = 0
 
     def open(self, spec: OperatorSpec) -> OperatorSession:
         """Start a stream."""
-        return OperatorSession(spec, _ScriptedAnswerer(self, spec), self._shared)
+        return OperatorSession(spec, _ScriptedAnswerer(self, spec), self.shared)
 
     def describe(self) -> dict:
         """`calls` lists [template, texts, how often it was evaluated]; JSON-serialisable."""
@@ -120,7 +120,7 @@ class ScriptedEvaluator:
             "model": self._config.model,
             "device": "none",
             "dtype": "none",
-            "remembered_answers": len(self._shared.memory),
+            "remembered_answers": len(self.shared.memory),
             "model_calls": self.model_calls,
             "calls": [[template, list(texts), n] for (template, texts), n in self.calls.items()],
         }
@@ -157,14 +157,15 @@ class _ScriptedAnswerer:
         return [Window(list(range(len(pending))))]
 
     def launch(self, now: list[_ScriptedQuestion], later: list[Question], counts: Counts) -> Callable[[], list[float]]:
-        started = time.perf_counter()
-        self._evaluator.model_calls += 1
-        if self._evaluator.script.calls:
-            self._evaluator.calls.update(question.source for question in now)
-        if self._evaluator.script.delay_ms:
-            time.sleep(self._evaluator.script.delay_ms / 1000)
-        counts.fresh_tokens += sum(question.length for question in now)
-        counts.seconds += time.perf_counter() - started
+        with self._evaluator.shared.model_lock:
+            started = time.perf_counter()
+            self._evaluator.model_calls += 1
+            if self._evaluator.script.calls:
+                self._evaluator.calls.update(question.source for question in now)
+            if self._evaluator.script.delay_ms:
+                time.sleep(self._evaluator.script.delay_ms / 1000)
+            counts.fresh_tokens += sum(question.length for question in now)
+            counts.seconds += time.perf_counter() - started
         return lambda: [question.margin for question in now]
 
     def keep(self, questions: list[Question]) -> None:

@@ -7,8 +7,8 @@ A call goes through these steps:
 1. `_ask`     every (item, predicate) becomes a `Question`, tokenised outside the model lock; an item is a row or a pair
 2. `_order`   the predicates are ordered by cost and pass rate
 3. `_window`  for as many items as the KV pages allow: a wave asks every item that has not left its next predicate,
-              until nothing is pending. The model lock is held while a wave is launched, not while the device computes
-              it, so other sessions' waves are launched meanwhile
+              until nothing is pending. The model lock is held while a pass of it is launched, not while the device
+              computes, so other sessions' passes are launched meanwhile
 4. `Sheet`    holds codes, margins, errors and counts, and gives the `Answers`
 """
 
@@ -25,7 +25,7 @@ from quail_spark.optimizer.statistics import PassRates
 
 from .evaluator import Answers, Counts, Texts
 from .memory import AnswerMemory
-from .sharing import Claims, Room
+from .sharing import Claims, Room, Turn
 from .sheet import Question, Sheet
 
 Request = tuple[int, tuple[str, ...]]  # a predicate's index and the texts of its `used` arguments
@@ -41,9 +41,9 @@ class Answerer(Protocol):
         """Split items, given their pending questions, into groups whose shared KV fits at once; every item once."""
 
     def launch(self, now: list[Question], later: list[Question], counts: Counts) -> Callable[[], Sequence[float]]:
-        """Start computing `now` (distinct keys), keeping the KV that `later` can use. Called under the model lock.
+        """Start computing `now` (distinct keys), keeping the KV that `later` can use. Takes the model lock, pass by pass.
 
-        The result waits for the margins of `now`; it is called once, without the lock. Adds to the fresh and recomputed
+        The result waits for the margins of `now`; it is called once. Adds to the fresh and recomputed
         tokens and the seconds of `counts`.
         """
 
@@ -63,11 +63,13 @@ class Window(NamedTuple):
 
 @dataclass
 class Shared:
-    """What the sessions of one evaluator have in common. `model_lock` serialises launching; `room` admits windows."""
+    """What the sessions of one evaluator have in common. `model_lock` serialises launching; `room` admits windows; `turn` is
+    that of long waves. Who holds the model lock waits for neither."""
 
     memory: AnswerMemory
     room: Room = field(default_factory=Room)
     claims: Claims = field(default_factory=Claims)
+    turn: Turn = field(default_factory=Turn)
     pass_rates: PassRates = field(default_factory=PassRates)
     model_lock: Lock = field(default_factory=Lock)
 
@@ -182,8 +184,7 @@ class OperatorSession:
             now = [key for key in mine if key not in known]
             if now:
                 later = [q for item in window for q in sheet.open(item) if q.key not in mine]
-                with self._shared.model_lock:
-                    margins = self._answerer.launch([wave[key] for key in now], later + kept, sheet.counts)
+                margins = self._answerer.launch([wave[key] for key in now], later + kept, sheet.counts)
                 memory.add(sheet.computed(dict(zip(now, map(float, margins()), strict=True))))
         others = wave.keys() - mine
         if others and not mine:

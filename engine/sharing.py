@@ -1,8 +1,41 @@
-"""What sessions that compute at the same time share: room for the KV of their windows, and who computes which answer."""
+"""What sessions that compute at the same time share: room for the KV of their windows, who computes which answer, and whose
+long wave is being launched."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import Condition
+from threading import Condition, Lock
+
+AHEAD = 2  # passes of long waves on the device
+
+
+class Turn:
+    """Waves of several passes are launched one after another, at most AHEAD of their passes before the device has done them.
+
+    So a short wave of another session waits for little, and sessions do not all need the next rows at the same time. Thread-safe.
+    """
+
+    def __init__(self):
+        self._lock = Lock()
+        self._launched: deque[Callable[[], None]] = deque()
+
+    @contextmanager
+    def taken(self, passes: int) -> Iterator[None]:
+        """Wait for the turn of a wave of so many passes, and hold it. One pass needs none."""
+        if passes < 2:
+            yield
+            return
+        with self._lock:
+            yield
+
+    def admit(self) -> None:
+        """Wait until one more pass may be launched. The turn is the caller's."""
+        while len(self._launched) >= AHEAD:
+            self._launched.popleft()()
+
+    def launched(self, wait: Callable[[], None]) -> None:
+        """A pass was launched; `wait` waits for it. The turn is the caller's."""
+        self._launched.append(wait)
 
 
 class Room:

@@ -184,3 +184,24 @@ def test_no_pass_is_much_smaller_than_it_must_be(seed):
         assert min(runner.passes) > budget / 2 - longest
     else:
         assert len(runner.passes) == 1
+
+
+@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_parts_are_the_passes_of_one_level(seed, marks):
+    """Also where the beginning of each is kept, as a filter keeps documents. With more levels there is one part."""
+    rng, budget = random.Random(seed), 100
+    lengths = [rng.randint(2, 40) for _ in range(30)]
+    texts = [np.full(n, i, np.int32) for i, n in enumerate(lengths)]
+    paths = [Path((t,), ((len(t) - 1, i),) if marks else (), i) for i, t in enumerate(texts)]
+    together, apart = Bookkeeper(10_000, page_size=5), Bookkeeper(10_000, page_size=5)
+    whole = Scheduler(together, budget).run([Task(node) for node in build(paths, 8, 0)])
+    scheduler = Scheduler(apart, budget)
+    parts = scheduler.parts([Task(node) for node in build(paths, 8, 0)])
+    outcomes = [scheduler.run(part) for part in parts]
+    assert apart.passes == together.passes and len(parts) == len(apart.passes)
+    logits = {leaf: value for outcome in outcomes for leaf, value in outcome.logits()[0].items()}
+    assert logits == whole.logits()[0] and len(logits) == len(lengths)
+    assert {name for outcome in outcomes for name in outcome.kept} == (set(range(30)) if marks else set())
+    stem = [Path((np.full(50, 77, np.int32), t), (), i) for i, t in enumerate(texts)]
+    assert len(scheduler.parts([Task(node) for node in build(stem, 8, 0)])) == 1

@@ -10,7 +10,7 @@ from evaluators import predicate
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.scripted import ScriptedEvaluator
-from quail_spark.engine.sharing import Claims, Room
+from quail_spark.engine.sharing import AHEAD, Claims, Room, Turn
 from quail_spark.optimizer.plan import OperatorSpec
 
 
@@ -43,6 +43,39 @@ def test_a_failing_window_gives_its_room_back():
         raise RuntimeError
     with room.taken(3):
         pass
+
+
+def test_a_turn_is_one_wave_s_and_ends_with_an_error():
+    turn, order = Turn(), []
+
+    def wave() -> None:
+        with turn.taken(3):
+            order.append("other")
+
+    with turn.taken(2):
+        other = threading.Thread(target=wave)
+        other.start()
+        with turn.taken(1):
+            order.append("short")
+        other.join(0.05)
+        order.append("first")
+    other.join(60)
+    assert order == ["short", "first", "other"]
+    with pytest.raises(RuntimeError), turn.taken(2):
+        raise RuntimeError
+    with turn.taken(2):
+        pass
+
+
+def test_few_passes_of_long_waves_are_ahead_of_the_device():
+    turn, done = Turn(), []
+    for wave in range(3):
+        with turn.taken(4):
+            for number in range(4):
+                turn.admit()
+                launched = 4 * wave + number
+                assert len(done) == max(0, launched - AHEAD + 1) and done == sorted(done)
+                turn.launched(lambda launched=launched: done.append(launched))
 
 
 def test_claims_are_one_owner_s_until_the_end():
