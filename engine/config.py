@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 from quail_spark.optimizer.errors import ConfigError
 
 FP8_SETTINGS = ("auto", "row", "block", "off")
-KV_SETTINGS = ("auto", "fp8")
+KV_SETTINGS = ("auto", "fp8-keys", "fp8")
 BOUNDS = (  # field, its name in the docs, unit, least value, whether 0 is accepted beside it
     ("token_budget", "spark.quail.engine.tokenBudget", "", 16, True),
     ("kv_bytes", "spark.quail.engine.kvMemory", " bytes", 1 << 20, True),
@@ -29,8 +29,8 @@ class EngineConfig:
 
     `model`: a directory of safetensors, a hub id, a GGUF file, or `scripted://…` (tests, overhead measurements).
     `device`: `cpu` or `cuda:N`. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `fp8`: scales of FP8 products on a GPU,
-    `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none. `kv`: number type of KV pages,
-    `fp8` on a GPU or `auto`, the activations'.
+    `row` or `block`; `auto` is `row` for FP8 checkpoints and none for others, `off` none. `kv`: number type of KV pages;
+    `auto` is the activations'; on a GPU `fp8`, or for keys, and for queries with them, `fp8-keys`.
     Bytes are bytes, times are seconds, `token_budget` is new tokens per forward pass, `page_size` tokens per KV page,
     `threads` 0 means all cores; 0 for `token_budget`, `kv_bytes`, `page_size` means what suits the device and its free
     memory (`memory_plan`). `answer_memory` is how many answers are remembered (0: none); `answer_store` is where they

@@ -52,7 +52,7 @@ class ModelEvaluator:
         model = load_model(path, device=config.device, dtype=config.dtype, fp8=config.fp8)
         runner = Runner(model, config, readout.ids)
         model.warm_up(runner)
-        identity = model_identity(path, model.config, model.dtype, model.fp8, readout, runner.kv)
+        identity = model_identity(path, model.config, model.dtype, model.fp8, readout, config.kv)
         return ModelEvaluator(config, tokens, readout, runner, identity)
 
     def open(self, spec: OperatorSpec) -> OperatorSession:

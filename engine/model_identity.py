@@ -20,7 +20,7 @@ def model_identity(
     directory: Path, facts: ModelFacts, dtype: object, fp8: str | None, readout: Readout, kv: str = "auto"
 ) -> str:
     """Hexadecimal, 128 bits: a hash of the checkpoint's facts, of number types, of the kind of FP8 scales and of KV
-    (`Runner.kv`), of the answer tokens, and of every tensor's name, type, shape and a sample of its bytes.
+    (as set), of the answer tokens, and of every tensor's name, type, shape and a sample of its bytes.
 
     Reading gigabytes at each start would cost more than it tells: training changes a tensor everywhere, so 4 KiB from
     each quarter are looked at (smaller tensors whole). How tensors are divided over files, and where these lie, does

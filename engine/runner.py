@@ -118,11 +118,6 @@ class Runner:
         return read, wait
 
     @property
-    def kv(self) -> str:
-        """How KV pages differ from the model's number type: `config.kv`, or "fp8 keys"."""
-        return "fp8 keys" if self.config.kv == "auto" and self.page_pool.keys.dtype == FP8 else self.config.kv
-
-    @property
     def kv_numbers(self) -> str:
         """Number types of KV pages, in words."""
         pool = self.page_pool
@@ -156,14 +151,18 @@ class Runner:
 
 def _kv_dtypes(config: EngineConfig, model: Decoder) -> tuple[torch.dtype, torch.dtype]:
     """Number types of kept keys and values. Raises ConfigError when the model's decoder does not serve them."""
-    if config.kv == "auto":
-        return model.key_dtype, model.dtype
-    if not model.serves_fp8_kv:
+    served = {"auto": (model.dtype, model.dtype)}
+    if model.serves_fp8_keys:
+        served["fp8-keys"] = (FP8, model.dtype)
+    if model.serves_fp8_kv:
+        served["fp8"] = (FP8, FP8)
+    if config.kv not in served:
         raise ConfigError(
-            f"spark.quail.engine.kv is {config.kv!r}; accepted on {model.device}: auto (FP8 takes a GPU of compute "
-            "capability 8.9 or newer)"
+            f"spark.quail.engine.kv is {config.kv!r}; accepted for this model ({model.config.family}) on {model.device}: "
+            f"{', '.join(served)} (FP8 takes a GPU of compute capability 8.9 or newer, FP8 for keys alone a model that "
+            "norms heads, such as Qwen3)"
         )
-    return FP8, FP8
+    return served[config.kv]
 
 
 def _launched(

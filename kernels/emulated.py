@@ -14,12 +14,9 @@ SCORES = "sdpa_fp8_scores"
 def emulate(model, kind: str) -> None:
     """Quantise the layers' products in place: weights now, activations at each call.
 
-    `kind`: scales "row" or "block", or "bounded": by row, attention's output as of `values.fold`, the MLPs as `mlp.BoundedMlp`,
-    and where heads are normed their scores as of `scores.in_fp8`.
+    `kind`: scales "row" or "block", or "bounded": by row, attention's output as of `values.fold` and the MLPs as `mlp.BoundedMlp`.
     """
     if kind == "bounded":
-        if hasattr(model.model.layers[0].self_attn, "q_norm"):
-            round_scores(model)
         for layer in model.model.layers:
             layer.mlp.forward = _BoundedMlp(layer.mlp)
             _bound_values(layer, model.config)

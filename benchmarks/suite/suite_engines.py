@@ -72,8 +72,7 @@ class _NoFacts:
 class NoModel:
     """Takes the place of a decoder: every answer is 0, at once."""
 
-    config, device, fp8, row_bytes = _NoFacts(), torch.device("cpu"), None, 0
-    dtype = key_dtype = torch.bfloat16
+    config, device, dtype, fp8, row_bytes = _NoFacts(), torch.device("cpu"), torch.bfloat16, None, 0
 
     def head(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.zeros(len(ids))

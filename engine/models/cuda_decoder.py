@@ -6,7 +6,7 @@ The same function as `decoder.Decoder`, its oracle. A chunk runs through each la
          → norm → gate-up product → SwiGLU → down product onto the residual → next layer
 
 Where a product takes FP8, the kernel before it quantises; by row, attention does so itself (`values`), and on Hopper the gate-up
-product with SwiGLU (`mlp.BoundedMlp`). By row and with head norms, attention's scores are products in FP8 too (`scores`). The last layer computes K and V of all rows and everything
+product with SwiGLU (`mlp.BoundedMlp`). Where KV pages hold keys in FP8, attention's scores are products in FP8 too (`scores`). The last layer computes K and V of all rows and everything
 behind them only for the answer rows.
 """
 
@@ -57,7 +57,7 @@ class CudaLayer:
         self.attention_norm, self.mlp_norm = weights["attention_norm"].float(), weights["mlp_norm"].float()
         norms = tuple(adjacent_pairs(weights[f"{n}_norm"].float(), dim) for n in "qk") if facts.qk_norm else None
         self.scoring = scores.plain(norms, dim)
-        self.fp8_scoring = scores.in_fp8(*norms) if norms and kind == "row" else None
+        self.fp8_scoring = scores.in_fp8(*norms) if norms else None
         if last:
             self.q, self.kv = fused("q"), fused("k", "v")
         else:
@@ -129,9 +129,9 @@ class CudaDecoder:
         return self.device.type == "cpu" or bool(scaled_kinds(self.device))
 
     @property
-    def key_dtype(self) -> torch.dtype:
-        """Of kept keys, unless KV pages are in FP8 altogether."""
-        return self.dtype if self.layers[0].fp8_scoring is None else FP8
+    def serves_fp8_keys(self) -> bool:
+        """Whether queries and keys may be in FP8 in units of their bounds, which head norms give."""
+        return self.serves_fp8_kv and self.config.qk_norm
 
     @property
     def row_bytes(self) -> int:
@@ -157,7 +157,7 @@ class CudaDecoder:
         `head_rows` float32 [answer ids, hidden]: the head's rows of the answer tokens.
         """
         c, sent = self.config, _Sent.of(batch, self.device)
-        scored = self.key_dtype == FP8 and not pool.scaled
+        scored = pool.keys.dtype == FP8 and not pool.scaled
         attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, scored, pool.scaled)
         x = F.embedding(sent.tokens, self.embedding)
         scales = torch.full((len(x), 1), 1 / FP8_MAX, device=self.device)

@@ -76,15 +76,14 @@ class Decoder:
     """A loaded model on the CPU. `config` are its facts; `dtype` of weights, activations and KV; `workers` compute."""
 
     fp8 = None  # scales of FP8 products
-    serves_fp8_kv = False
+    serves_fp8_kv = serves_fp8_keys = False
     row_bytes = 0  # activations are small beside what a CPU's memory has free
 
     def __init__(self, facts: ModelFacts, embedding: torch.Tensor, layers: list[Layer], final_norm, head: HeadRows):
         """`embedding` [vocab, hidden]; `head(ids)` gives those rows of the head, float32 [ids, hidden]."""
         self.config, self.layers = facts, layers
         self.embedding, self.final_norm, self.head = embedding, final_norm.float(), head
-        self.dtype = self.key_dtype = embedding.dtype
-        self.device = embedding.device
+        self.dtype, self.device = embedding.dtype, embedding.device
         self.workers = Workers(1)
 
     def warm_up(self, runner) -> None:

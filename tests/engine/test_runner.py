@@ -221,9 +221,12 @@ def test_segments_are_checked(qwen2):
 
 
 def test_pages_in_fp8_are_refused_on_a_cpu(qwen2):
-    with pytest.raises(ConfigError, match=r"engine\.kv is 'fp8'; accepted on cpu: auto"):
-        runner(qwen2, kv="fp8")
-    with pytest.raises(ConfigError, match=r"engine\.kv is 'int4'; accepted: auto, fp8"):
+    for kv in ("fp8", "fp8-keys"):
+        with pytest.raises(
+            ConfigError, match=rf"engine\.kv is '{kv}'; accepted for this model \(Qwen2\) on cpu: auto \("
+        ):
+            runner(qwen2, kv=kv)
+    with pytest.raises(ConfigError, match=r"engine\.kv is 'int4'; accepted: auto, fp8-keys, fp8"):
         runner(qwen2, kv="int4")
 
 

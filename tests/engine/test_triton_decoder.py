@@ -15,9 +15,8 @@ from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.random_checkpoint import write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
 from quail_spark.engine.warm_up import warm_up
-from quail_spark.kernels import scores
 from quail_spark.kernels.fp8 import FP8
-from quail_spark.optimizer.errors import ModelError
+from quail_spark.optimizer.errors import ConfigError, ModelError
 
 IDS = (3, 77, 150, 210)
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -38,15 +37,8 @@ if ON_CARD:
 PLAIN, QUANTISED = 0.06, 0.35
 
 
-def runner(
-    directory, device: str, dtype: torch.dtype, fp8: str | None = None, kv: str = "auto", scored: bool = False
-) -> Runner:
-    """`scored`: with scores in FP8, which come with products by row."""
+def runner(directory, device: str, dtype: torch.dtype, fp8: str | None = None, kv: str = "auto") -> Runner:
     model = load_decoder(directory, torch.device(device), dtype, fp8, triton=dtype != torch.float32)
-    for layer in model.layers if scored else ():
-        norms, factor, bounded = layer.scoring
-        assert bounded and factor == 1
-        layer.fp8_scoring = scores.in_fp8(norms[0] / scores.plain(None, len(norms[0])).factor, norms[1])
     config = EngineConfig(
         str(directory), device="cpu", kv_bytes=64 << 20, page_size=64, token_budget=2048, threads=1, kv=kv
     )
@@ -107,13 +99,18 @@ def test_same_logits_from_kv_pages_in_fp8(kind, tmp_path):
 
 def test_same_logits_with_scores_in_fp8(tmp_path):
     write_random_checkpoint(SHAPES["qwen3"], tmp_path, seed=5)
-    ours, theirs = runner(tmp_path, DEVICE, HALF, scored=True), runner(tmp_path, "cpu", torch.float32)
+    ours, theirs = runner(tmp_path, DEVICE, HALF, kv="fp8-keys"), runner(tmp_path, "cpu", torch.float32)
     assert ours.page_pool.keys.dtype == FP8 and ours.page_pool.values.dtype == HALF
-    assert ours.kv == "fp8 keys" and ours.token_bytes == 3 * 2 * 32 * 3
+    assert ours.describe()["kv_dtype"].endswith(", keys float8_e4m3fn") and ours.token_bytes == 3 * 2 * 32 * 3
     check(ours, theirs, 2 * PLAIN, 1200 if ON_CARD else 90)
-    scaled = runner(tmp_path, DEVICE, HALF, kv="fp8", scored=True)
-    assert scaled.kv == "fp8" and scaled.page_pool.scaled
-    check(scaled, theirs, 2 * PLAIN, 1200 if ON_CARD else 90)
+
+
+def test_keys_in_fp8_take_head_norms(tmp_path):
+    write_random_checkpoint(SHAPES["llama"], tmp_path, seed=6)
+    with pytest.raises(ConfigError, match=r"is 'fp8-keys'; accepted for this model \(Llama\) on cpu: auto, fp8 \("):
+        runner(tmp_path, "cpu", HALF, kv="fp8-keys")
+    with pytest.raises(ConfigError, match=r"is 'fp8-keys'; accepted for this model \(Llama\) on cpu: auto \("):
+        runner(tmp_path, "cpu", torch.float32, kv="fp8-keys")
 
 
 @pytest.mark.skipif(not ON_CARD, reason="FP8 products need a card")
