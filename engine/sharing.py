@@ -1,12 +1,14 @@
 """What sessions that compute at the same time share: room for the KV of their windows, who computes which answer, and whose
 long wave is being launched."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock
 
 AHEAD = 2  # passes of long waves on the device
+MOMENT = 0.02  # seconds: less than the passes of such a wave take, which are no small ones
 
 
 class Turn:
@@ -29,9 +31,15 @@ class Turn:
             yield
 
     def admit(self) -> None:
-        """Wait until one more pass may be launched. The turn is the caller's."""
+        """Wait until one more pass may be launched. The turn is the caller's.
+
+        When a wave ends, its session follows with a short one in a moment: that goes first, as the device has a pass to do.
+        """
         while len(self._launched) >= AHEAD:
+            began = time.monotonic()
             self._launched.popleft()()
+            if time.monotonic() - began > MOMENT:
+                time.sleep(MOMENT)
 
     def launched(self, wait: Callable[[], None]) -> None:
         """A pass was launched; `wait` waits for it. The turn is the caller's."""
