@@ -26,6 +26,7 @@ IDS = (20611, 8214, 2514, 3007, 30351, 7833, 4049, 3557)
 # Largest difference of a logit, in units of the logits' spread, to transformers in float32 on the same weights; with
 # FP8, transformers' layers quantise weights and activations in the same way.
 TOLERANCE = {None: 0.03, "row": 0.08, "block": 0.08}
+SCORED = 0.15  # with queries and keys in FP8 besides
 CASES = [
     ("qwen3-4b", 4, False, "off", "auto"),
     ("qwen3-4b", 4, True, "row", "auto"),
@@ -93,7 +94,7 @@ def test_against_transformers(shape, layers, fp8_checkpoint, fp8, kv, tmp_path):
                 for t in flat
             ]
         )
-    spread, tolerance = want.std(), TOLERANCE[run.model.fp8]
+    spread, tolerance = want.std(), SCORED if kv == "fp8-keys" else TOLERANCE[run.model.fp8]
     for way in (packed, alone, behind_kept):
         got = way(run, documents, questions)
         worst = np.abs(got - want).max() / spread
