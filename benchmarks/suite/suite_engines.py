@@ -73,6 +73,7 @@ class NoModel:
     """Takes the place of a decoder: every answer is 0, at once."""
 
     config, device, dtype, fp8, row_bytes = _NoFacts(), torch.device("cpu"), torch.bfloat16, None, 0
+    serves_fp8_kv = serves_fp8_keys = False
 
     def head(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.zeros(len(ids))
