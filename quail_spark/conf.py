@@ -186,8 +186,8 @@ SETTINGS = (
         "auto",
         _one_of(*KV_SETTINGS),
         "Number type of KV pages; `auto`: as the activations. On a GPU, `fp8-keys` holds keys in FP8, and queries with them, for models "
-        "that norm heads (Qwen3): 2–6 % faster and a third more tokens in the same memory; `fp8` holds nearly twice the tokens, with a "
-        "scale for each head of a token, about as fast as `auto`. Both round: see benchmarks.md.",
+        "that norm heads (Qwen3): 2–6 % faster and a third more tokens in the same memory, and the one that rounds most; `fp8` holds nearly twice "
+        "the tokens, with a scale for each head of a token, about as fast as `auto`. See benchmarks.md.",
         "kv",
     ),
     Setting(
