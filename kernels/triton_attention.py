@@ -65,7 +65,8 @@ def attention_kernel(
     """Tiles as in `triton_plan.TilePlan`. Query i sees own rows `lows[i]` … `highs[i]`.
 
     Run r is `run_counts[r]` ≤ RUN neighbouring slots from `run_starts[r]`; all but the partial ones are RUN long. The own
-    rows and the pools [·, KV_HEADS·DIM] are tensor descriptors. Queries and keys have one number type, e4m3 or that of the values. SCALED pools are e4m3 with a scale for each slot and head, where queries and own keys are not.
+    rows and the pools [·, KV_HEADS·DIM] are tensor descriptors. Queries and keys have one number type, e4m3 or that of the
+    values. SCALED pools are e4m3 with a scale for each slot and head, where queries and own keys are not.
     """
     head = tl.program_id(0) % KV_HEADS
     tile = tiles + (tl.program_id(0) // KV_HEADS) * 8

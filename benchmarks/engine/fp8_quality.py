@@ -5,8 +5,9 @@
 The same prompts through transformers in float32 with bfloat16 weights, and with weights and activations of all layers'
 products quantised to e4m3: by block as published checkpoints are (128 × 128, activations 1 × 128); by row, weights
 requantised from the block-scaled ones as the engine does at load; and "bounded", by row with attention's output and SwiGLU scaled by
-bounds, as on Hopper. Queries and keys in e4m3 besides, as where heads are normed (here each has a scale of its own). And the engine in float32 with the documents' KV rounded to FP8. Prints logit differences, answers that differ, and the
-area under the ROC curve against the reviews' labels.
+bounds, as on Hopper. Queries and keys in e4m3 besides, as where heads are normed (here each has a scale of its own). And the
+engine in float32 with the documents' KV rounded to FP8. Prints logit differences, answers that differ, and the area under the ROC curve
+against the reviews' labels.
 """
 
 import argparse

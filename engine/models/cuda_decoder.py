@@ -6,8 +6,8 @@ The same function as `decoder.Decoder`, its oracle. A chunk runs through each la
          → norm → gate-up product → SwiGLU → down product onto the residual → next layer
 
 Where a product takes FP8, the kernel before it quantises; by row, attention does so itself (`values`), and on Hopper the gate-up
-product with SwiGLU (`mlp.BoundedMlp`). Where KV pages hold keys in FP8, attention's scores are products in FP8 too (`scores`). The last layer computes K and V of all rows and everything
-behind them only for the answer rows.
+product with SwiGLU (`mlp.BoundedMlp`). Where KV pages hold keys in FP8, attention's scores are products in FP8 too (`scores`).
+The last layer computes K and V of all rows and everything behind them only for the answer rows.
 """
 
 from dataclasses import dataclass
@@ -180,10 +180,8 @@ class CudaDecoder:
         q = layer.q(rms_norm(x, layer.attention_norm, c.norm_eps, layer.q.kind)).unflatten(1, (-1, c.head_dim))
         positions = sent.positions.index_select(0, sent.answer_rows)
         q, _ = self._turned(run, layer, q, c.heads, 0, positions, None)
-        mixed = run.attention.attend_last(q, k, kv[:, c.kv_heads :], *run.pool.layer(last), run.scoring(layer)).flatten(
-            1
-        )
-        self._behind(layer, x, self._quantised(mixed, layer.o.kind))
+        mixed = run.attention.attend_last(q, k, kv[:, c.kv_heads :], *run.pool.layer(last), run.scoring(layer))
+        self._behind(layer, x, self._quantised(mixed.flatten(1), layer.o.kind))
         return rms_norm(x.float(), self.final_norm, c.norm_eps, None)
 
     def _behind(self, layer: CudaLayer, x, mixed) -> None:

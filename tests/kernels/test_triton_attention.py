@@ -80,8 +80,6 @@ def scaled_heads(pool):
 
 def in_units(x, scale: float, scored: bool):
     """Queries or keys · `scale`, in e4m3 if `scored`, and what they stand for in float32. NaN stays NaN."""
-    if scale == 1:
-        return x, x.float()
     values = (x.float() * scale).to(fp8.FP8 if scored else HALF)
     return values, values.float() / scale
 
