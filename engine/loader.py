@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from quail_spark.kernels.launching import current
 from quail_spark.kernels.scaled_linear import scaled_kinds
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
@@ -29,7 +30,10 @@ def load_model(
     if device.type == "cuda":
         _check_device(device)
     dtype = resolve_dtype(dtype, device)
-    return load_decoder(resolve_checkpoint(str(path_or_id)), device, dtype, resolve_fp8(fp8, dtype, device))
+    kind = resolve_fp8(fp8, dtype, device)
+    path = resolve_checkpoint(str(path_or_id))
+    with current(device):
+        return load_decoder(path, device, dtype, kind)
 
 
 def resolve_fp8(fp8: str, dtype: torch.dtype, device: torch.device) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from quail_spark.kernels.fp8 import FP8
+from quail_spark.kernels.launching import current
 from quail_spark.optimizer.errors import ConfigError, EngineError, OutOfMemoryError
 
 from .batch import Batch, Segment, check_segments, pack, release
@@ -53,12 +54,14 @@ class Runner:
             threads = config.threads or _all_cores()
             torch.set_num_threads(threads)
             model.workers = Workers(threads)
-        self._head_rows = model.head(self.answer_ids)
         keys, values = _kv_dtypes(config, model)
         self.token_bytes = facts.kv_token_bytes(keys.itemsize, values.itemsize, 4 if values == FP8 else 0)
-        self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, _free_bytes(model.device))
+        with current(model.device):
+            self._head_rows = model.head(self.answer_ids)
+            free = _free_bytes(model.device)
+            self.plan = plan_memory(config, self.token_bytes, facts.max_context, model.row_bytes, free)
+            self.page_pool = self._make_pool(keys, values)
         self.max_context = self.plan.max_context
-        self.page_pool = self._make_pool(keys, values)
 
     def _make_pool(self, keys: torch.dtype, values: torch.dtype) -> PagePool:
         facts, plan, device = self.model.config, self.plan, self.model.device
@@ -174,7 +177,7 @@ def _launched(
         result = compute().numpy()
         seconds = time.perf_counter() - began
         return lambda: (result, seconds), lambda: None
-    with torch.cuda.device(device):
+    with current(device):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         outcome = compute()

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 from .fp8 import Quantised
-from .launching import on_hopper
+from .launching import current, on_hopper
 
 E4M3, BFLOAT16, FLOAT32, COMPUTE_FLOAT32 = 28, 14, 0, 68
 TRANSPOSE_A, SCALES_A, SCALES_B, FAST_SUMS, MODE_A, MODE_B = 3, 17, 18, 25, 31, 32  # of a product
@@ -127,7 +127,7 @@ def _library() -> ctypes.CDLL | None:
 
 @cache
 def _handle(device: torch.device) -> c_void_p:
-    with torch.cuda.device(device):
+    with current(device):
         return _made("cublasLtCreate")
 
 

@@ -1,6 +1,7 @@
 """Launching Triton kernels past Triton's own look-up, which takes the host some 50 µs of a launch."""
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -25,6 +26,14 @@ def launch(kernel, grid: tuple[int, ...], *arguments, num_warps: int, **constant
         _compiled[key] = kernel[grid](*arguments, **constants, num_warps=num_warps)
     else:
         compiled[(*grid, 1, 1)](*arguments, *ordered)
+
+
+def current(device: torch.device) -> AbstractContextManager:
+    """`device` as the thread's current one, also where nothing is launched.
+
+    CUDA's libraries make a context of half a GiB on the current device, whichever that is.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def on_hopper(device: torch.device | str) -> bool:

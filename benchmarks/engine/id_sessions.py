@@ -102,9 +102,15 @@ class _WrittenOrder:
 
 
 def calls_of(
-    workload: Workload, evaluator: ModelEvaluator, questions: IdQuestions, gate: Gate, part: int, parts: int
+    workload: Workload,
+    evaluator: ModelEvaluator,
+    questions: IdQuestions,
+    gate: Gate,
+    part: int,
+    parts: int,
+    size: int = ROWS,
 ) -> Iterator[Callable[[], Answers]]:
-    """The calls of one of `parts` streams, in order, over its contiguous share of the documents."""
+    """The calls of one of `parts` streams, in order, over its contiguous share of the documents: `size` rows, or one anchor."""
     evaluator.shared.pass_rates = _WrittenOrder()
     count = len(workload.documents)
     mine = range(count * part // parts, count * (part + 1) // parts)
@@ -118,7 +124,7 @@ def calls_of(
         for anchor in mine:
             yield lambda anchor=anchor: session.pairs([[str(anchor)]], [anchor], [questions.partners])
     else:
-        for start in range(mine.start, mine.stop, ROWS):
-            rows = [[str(i)] for i in mine[start - mine.start : start - mine.start + ROWS]]
+        for start in range(mine.start, mine.stop, size):
+            rows = [[str(i)] for i in mine[start - mine.start : start - mine.start + size]]
             yield lambda rows=rows: session.rows(rows)
     session.close()

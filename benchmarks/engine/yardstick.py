@@ -1,11 +1,11 @@
 """The five yardstick workloads through the whole engine on one GPU: seconds, share of speed of light, ratio to vLLM.
 
     python benchmarks/engine/yardstick.py [--model DIRECTORY] [--fp8 row,block] [--only filter,bio] [--runs 3]
-                                          [--scale 1] [--sessions 2] [--budget 32768] [--json FILE] [--profile] [--leave GIB] [--kv fp8]
+                                          [--scale 1] [--sessions 2] [--rows 256] [--budget 32768] [--json FILE] [--profile] [--leave GIB] [--kv fp8]
 
 Without `--model`, a random checkpoint in the layout of Qwen3-4B-FP8 is written first. Prompts are ready token ids; the
 clock runs from the first call to the last answer. `--sessions` streams call at the same time, as Spark's tasks do, with
-256 rows or one anchor a call. Duplicates and remembered answers play no part. The card is heated for two seconds before
+`--rows` rows or one anchor a call. Duplicates and remembered answers play no part. The card is heated for two seconds before
 each run. Speed of light: every distinct prefix once, linear layers at the FP8 and attention at the bfloat16 datasheet rate.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from id_sessions import Gate, IdQuestions, calls_of
+from id_sessions import ROWS, Gate, IdQuestions, calls_of
 from workloads import WORKLOADS, Workload
 
 from quail_spark.engine.config import KV_SETTINGS, EngineConfig
@@ -74,10 +74,10 @@ def heat(runner: Runner) -> None:
         runner.run([Segment(rng.integers(0, 1000, 512).astype(np.int32)) for _ in range(16)])
 
 
-def run_once(evaluator: ModelEvaluator, workload: Workload, sessions: int) -> dict:
+def run_once(evaluator: ModelEvaluator, workload: Workload, sessions: int, rows: int = ROWS) -> dict:
     """One measured run. The keys end in their unit."""
     questions, gate = IdQuestions(workload), Gate(workload)
-    streams = [calls_of(workload, evaluator, questions, gate, part, sessions) for part in range(sessions)]
+    streams = [calls_of(workload, evaluator, questions, gate, part, sessions, rows) for part in range(sessions)]
     counts: list[Counts] = []
     errors: list[BaseException] = []
 
@@ -136,7 +136,7 @@ def measure(evaluator: ModelEvaluator, workload: Workload, arguments) -> dict:
     runs = []
     for _ in range(arguments.runs):
         heat(evaluator.runner)
-        runs.append(run_once(evaluator, workload, arguments.sessions))
+        runs.append(run_once(evaluator, workload, arguments.sessions, arguments.rows))
     check = unshared_difference(evaluator.runner, workload, runs[-1]["margins"])
     wall = statistics.median(run["wall_s"] for run in runs)
     last = {k: v for k, v in runs[-1].items() if k not in ("margins", "wall_s")}
@@ -235,6 +235,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of a filter's call")
     parser.add_argument("--budget", type=int, default=0, help="tokens of a pass; 0: what suits the memory")
     parser.add_argument("--json")
     parser.add_argument("--profile", action="store_true")

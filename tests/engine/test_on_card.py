@@ -1,5 +1,6 @@
 """On a GPU: whole models against transformers' own forward, number types and shapes as in practice."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,9 +154,34 @@ def test_two_devices_share_nothing(tmp_path):
     first = runner(tmp_path, "row", "cuda:0")
     work = [prompts(np.random.default_rng(seed), 151936) for seed in range(6)]
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.map(lambda w, r=r: behind_kept(r, *w), work) for r in (first, second)]
-        for a, b in zip(*results, strict=True):
-            np.testing.assert_array_equal(a, b)
+        results = pool.map(lambda run: [behind_kept(run, *given) for given in work], (first, second))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+ON_THE_SECOND = """
+import sys, threading
+import numpy as np, torch
+from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.loader import load_model
+from quail_spark.engine.runner import Runner, Segment
+
+config = EngineConfig(sys.argv[1], device="cuda:1", fp8="row", kv_bytes=2 << 30, token_budget=8192)
+run = Runner(load_model(sys.argv[1], device="cuda:1", fp8="row"), config, (1, 2))
+run.model.warm_up(run)
+thread = threading.Thread(target=lambda: run.run([Segment(np.arange(40, dtype=np.int32))]))
+thread.start()
+thread.join()
+print(*(torch._C._cuda_hasPrimaryContext(index) for index in range(2)))
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_an_engine_leaves_other_devices_alone(tmp_path):
+    """No CUDA context on them: each is half a GiB, and the engine there has planned with all of its memory."""
+    write_random_checkpoint(SHAPES["qwen3-4b"] | {"num_hidden_layers": 2}, tmp_path, fp8=True, device="cuda:0")
+    done = subprocess.run([sys.executable, "-P", "-c", ON_THE_SECOND, tmp_path], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 def test_the_engine_process_on_a_gpu_answers_as_on_the_cpu(tiny_checkpoint):
