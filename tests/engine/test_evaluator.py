@@ -2,121 +2,39 @@
 
 import random
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from evaluators import CONTEXT, check_no_leak, predicate
+from evaluators import (
+    BOTH,
+    BOTH_ANCHOR,
+    BOTH_SWAPPED,
+    CONTEXT,
+    FIRST,
+    NOTHING,
+    PAIR,
+    PAIR_SWAPPED,
+    PARTNER_ONLY,
+    SECOND,
+    TITLE,
+    Checker,
+    check_no_leak,
+    predicate,
+    random_rows,
+    random_text,
+)
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.factory import make_evaluator
 from quail_spark.engine.runner import Pass
-from quail_spark.engine.sharing import AHEAD
 from quail_spark.optimizer.errors import QuailError
-from quail_spark.optimizer.plan import FAILED, FALSE, NULL, SKIPPED, TRUE, OperatorSpec, Predicate
+from quail_spark.optimizer.plan import FALSE, OperatorSpec
 
-TOLERANCE = 2e-3  # of margins, which are of order 1
 # (token budget, KV bytes): roomy; KV for 256 tokens; passes of 40 tokens as well
 BUDGETS = [(4096, 64 << 20), (4096, 1 << 20), (40, 1 << 20)]
-
-
-FIRST = predicate("{0} asks for a refund", 0)
-SECOND = predicate("did the reviewer like {0}?", 0, selectivity=0.9)
-TITLE = predicate("{0} is short {{really}}", 1)
-BOTH = predicate("{0} supports {1} and {0}", 0, 1)
-BOTH_SWAPPED = predicate("{0} supports {1}", 0, 1, anchor=(1,))
-BOTH_ANCHOR = predicate("{1} then {0} then {2}", 0, 1, 0, anchor=(0, 1))
-NOTHING = Predicate("two is even", ())
-PAIR = predicate("{0} might buy {1}", 0, 0, partner=(1,))
-PAIR_SWAPPED = predicate("{1} suits {0}", 0, 1, partner=(1,), anchor=(0,))
-PARTNER_ONLY = predicate("{0} is cheap", 0, partner=(0,))
-
-
-def random_text(rng: random.Random) -> str | None:
-    kind = rng.random()
-    if kind < 0.08:
-        return None
-    if kind < 0.14:
-        return ""
-    if kind < 0.2:
-        return "word film " * 150  # beyond the context
-    words = ["refund", "film", "liked", "<|im_end|>", "the document", "TRUE", "naïve 日本", "<think>", "one two three"]
-    return " ".join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 12])))
-
-
-def random_rows(rng: random.Random, count: int, columns: int = 2) -> list[list[str | None]]:
-    texts = [random_text(rng) for _ in range(count)]
-    return [[rng.choice(texts) for _ in range(columns)] for _ in range(count)]
-
-
-class Checker:
-    """Compares answers with the oracle. `asked` collects the distinct prompts that had to be answered."""
-
-    def __init__(self, oracle, spec: OperatorSpec):
-        self.oracle, self.spec = oracle, spec
-        self.asked: set[tuple[int, ...]] = set()
-
-    def check(self, answers, items: list[tuple[list, list]]):
-        """`items`: (row, partner)."""
-        shape = (len(items), len(self.spec.predicates))
-        assert answers.codes.shape == answers.margins.shape == shape
-        assert answers.codes.dtype == np.int8 and answers.margins.dtype == np.float32
-        requested = 0
-        for item, (row, partner) in enumerate(items):
-            codes = answers.codes[item].tolist()
-            expected = [
-                self.expected(p, row, partner, code) for p, code in zip(self.spec.predicates, codes, strict=True)
-            ]
-            self.check_codes(codes, [code for code, _, _ in expected])
-            for p, (_, margin, ids) in enumerate(expected):
-                assert (codes[p] in (TRUE, FALSE)) == np.isfinite(answers.margins[item, p])
-                if codes[p] in (TRUE, FALSE):
-                    assert answers.margins[item, p] == pytest.approx(margin, abs=TOLERANCE)
-                    requested += len(ids)
-                    self.asked.add(ids)
-                if codes[p] == FAILED:
-                    (message,) = [text for i, q, text in answers.errors if (i, q) == (item, p)]
-                    assert f"has {len(ids)} tokens; accepted: at most {CONTEXT}" in message
-                    assert repr(self.spec.predicates[p].template) in message
-        counts = answers.counts
-        assert len(answers.errors) == (answers.codes == FAILED).sum()
-        assert counts.rows == len(items)
-        assert counts.fresh_tokens + counts.reused_tokens == requested
-        assert counts.asked == [int(np.isin(column, (TRUE, FALSE)).sum()) for column in answers.codes.T]
-        assert counts.passed == [int((column == TRUE).sum()) for column in answers.codes.T]
-        assert counts.evaluations + counts.remembered == sum(counts.asked)
-
-    def expected(self, predicate: Predicate, row, partner, got: int):
-        """The right code, margin and prompt; `got` decides a tie."""
-        texts = {i: (partner if a.partner else row)[a.column] for i, a in enumerate(predicate.arguments)}
-        if any(texts[i] is None for i in predicate.used):
-            return NULL, None, None
-        ids = self.oracle.ids(predicate, self.spec.layout, texts)
-        if len(ids) > CONTEXT:
-            return FAILED, None, ids
-        margin = self.oracle.margin(ids)
-        true = got != FALSE if abs(margin) < TOLERANCE else margin > 0
-        return (TRUE if true else FALSE), margin, ids
-
-    def check_codes(self, codes, expected):
-        if self.spec.kind == "answers":
-            assert codes == expected
-        elif NULL in expected:
-            assert codes == [NULL if code == NULL else SKIPPED for code in expected]
-        elif FALSE in expected:
-            assert codes.count(FALSE) == 1 and FAILED not in codes
-            assert all(code in (SKIPPED, right) for code, right in zip(codes, expected, strict=True))
-        elif FAILED in expected:
-            assert codes.count(FAILED) == 1
-            assert all(c == r or (r == FAILED and c == SKIPPED) for c, r in zip(codes, expected, strict=True))
-        else:
-            assert codes == expected
-
-
 ROW_PREDICATES = {
     "one": (FIRST,),
     "three": (FIRST, SECOND, TITLE),
@@ -281,80 +199,6 @@ def test_a_remembered_no_costs_nothing(evaluator_of):
 
 
 TITLE_OF_FIRST = predicate("{0} is short", 0)
-
-
-def test_equal_questions_in_two_sessions_at_once_are_computed_once(evaluator_of):
-    evaluator = evaluator_of()
-    rows = [[f"text number {i % 10}"] for i in range(40)]
-    sessions = [evaluator.open(OperatorSpec(f"s{i}", "answers", (FIRST,))) for i in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda session: session.rows(rows), sessions))
-    assert sum(a.counts.evaluations for a in answers) == 10
-    for other in answers[1:]:
-        np.testing.assert_array_equal(answers[0].margins, other.margins)
-
-
-def test_a_short_wave_comes_between_the_passes_of_a_long_one(oracle, evaluator_of, monkeypatch):
-    """The device, which is played here, does not get on with the long wave: no more of it is launched, and the short one is."""
-    evaluator = evaluator_of(budget=220, answer_memory=0)
-    launch, launched, device = evaluator.runner.launch, threading.Semaphore(0), threading.Event()
-
-    def played(segments):
-        made = launch(segments)
-        launched.release()
-        return Pass(made.nodes, made.read, lambda: device.wait(60))
-
-    monkeypatch.setattr(evaluator.runner, "launch", played)
-    long, short = OperatorSpec("long", "filter", (FIRST, SECOND)), OperatorSpec("short", "answers", (FIRST,))
-    texts = [[f"text {i} " + "word film " * 10] for i in range(10)]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(evaluator.open(long).rows, texts)
-        assert all(launched.acquire(timeout=60) for _ in range(AHEAD))
-        Checker(oracle, short).check(evaluator.open(short).rows([["film"]]), [(["film"], [])])
-        assert launched.acquire(timeout=60)
-        assert not launched.acquire(timeout=0.05) and not waiting.done()
-        device.set()
-        Checker(oracle, long).check(waiting.result(60), [(row, []) for row in texts])
-
-
-@pytest.mark.parametrize("kv_bytes", [64 << 20, 1 << 20])
-def test_sessions_at_the_same_time_with_small_passes(oracle, evaluator_of, kv_bytes):
-    """Their passes come between one another's, and take one another's pages."""
-    rng = random.Random()
-    evaluator = evaluator_of(150, kv_bytes, answer_memory=0)
-    specs = [OperatorSpec(f"filter {i}", "filter", (FIRST, SECOND, TITLE)) for i in range(3)]
-    specs += [OperatorSpec("answers", "answers", (FIRST, BOTH)), OperatorSpec("join", "pairs", (PAIR, PAIR_SWAPPED))]
-    asked = [random_rows(rng, 12) for _ in specs]
-
-    def ask(spec, rows):
-        session = evaluator.open(spec)
-        answers = session.pairs([rows[0]], [1], [rows]) if spec.kind == "pairs" else session.rows(rows)
-        session.close()
-        return answers
-
-    with ThreadPoolExecutor(len(specs)) as pool:
-        found = list(pool.map(ask, specs, asked))
-    for spec, rows, answers in zip(specs, asked, found, strict=True):
-        items = [(rows[0], partner) for partner in rows] if spec.kind == "pairs" else [(row, []) for row in rows]
-        Checker(oracle, spec).check(answers, items)
-    check_no_leak(evaluator)
-
-
-def test_kept_anchors_give_way_to_other_sessions(oracle, evaluator_of):
-    evaluator = evaluator_of(kv_bytes=1 << 20, answer_memory=0)
-    spec = OperatorSpec("join", "pairs", (PAIR,))
-    anchors = [[f"{name} " + "word film " * 20] for name in ("red", "green", "blue", "black", "white", "grey")]
-    sessions = [evaluator.open(spec) for _ in anchors]
-    recomputed = 0
-    for block in ([["a"], ["b"]], [["c"], ["d"]]):
-        for number, (session, anchor) in enumerate(zip(sessions, anchors, strict=True)):
-            answers = session.pairs([anchor], [number], [block])
-            Checker(oracle, spec).check(answers, [(anchor, partner) for partner in block])
-            recomputed += answers.counts.recomputed_tokens
-    assert recomputed > 0
-    for session in sessions:
-        session.close()
-    check_no_leak(evaluator)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at the launch", "while it runs"])
