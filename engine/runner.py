@@ -185,7 +185,11 @@ def _launched(
         host.copy_(outcome, non_blocking=True)
         end.record()
 
-    return lambda: (host.numpy(), start.elapsed_time(end) / 1e3), end.synchronize
+    def wait() -> None:
+        with current(device):
+            end.synchronize()
+
+    return lambda: (host.numpy(), start.elapsed_time(end) / 1e3), wait
 
 
 def _lacks_memory(error: BaseException) -> bool:

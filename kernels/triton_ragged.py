@@ -32,6 +32,8 @@ class Launch:
 OWN = Launch(rows=64, keys=32, run=32, warps=4, stages=3)
 SHARED = Launch(rows=128, keys=64, run=64, warps=4, stages=2)
 FINE = Launch(rows=128, keys=64, run=16, warps=4, stages=3)  # prefixes in short runs, too long to copy
+SHARED_WIDE = Launch(rows=64, keys=32, run=32, warps=4, stages=2)  # float32: what fits into a multiprocessor's memory
+FINE_WIDE = Launch(rows=64, keys=32, run=16, warps=4, stages=3)
 NARROW = Launch(rows=16, keys=64, run=64, warps=4, stages=2)
 HOPPER_ROWS, HOPPER_RUN = 128, 64  # of `gluon_attention`
 # Tokens from which on the Hopper kernel pays, with queries and keys in half precision and in FP8.
@@ -52,15 +54,24 @@ class TritonAttention:
     """The plan of one chunk on `device`, used by every layer: the interface and the results of `attention.Attention`."""
 
     def __init__(
-        self, ragged: Ragged, heads: int, kv_heads: int, dim: int, device, scored: bool = False, scaled: bool = False
+        self,
+        ragged: Ragged,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        device,
+        scored: bool = False,
+        scaled: bool = False,
+        dtype: torch.dtype = torch.bfloat16,
     ):
-        """`scored`: queries and keys are in FP8. `scaled`: pools are `ScaledHeads`; not both."""
+        """`scored`: queries and keys are in FP8. `scaled`: pools are `ScaledHeads`; not both. `dtype` of what is not in FP8."""
         self.rows, self.heads, self.kv_heads = ragged.rows, heads, kv_heads
         group = heads // kv_heads
         self._narrow = replace(NARROW, rows=max(NARROW.rows, triton.next_power_of_2(group)))
-        self._shared, self._slots = SHARED, None
+        wide = dtype.itemsize == 4
+        self._shared, self._slots = SHARED_WIDE if wide else SHARED, None
         hopper = None
-        if dim in (64, 128) and on_hopper(device):
+        if dim in (64, 128) and not wide and on_hopper(device):
             cut = Cut(HOPPER_ROWS // group, HOPPER_RUN)
             hopper = Long(cut, LONG_SEGMENT[scored], LONG_PREFIX[scored], programs(device), kv_heads)
         if ragged.groups and (scaled or _copying_pays(ragged, hopper)):
@@ -68,7 +79,7 @@ class TritonAttention:
                 self._slots = torch.cat([g.slots for g in ragged.groups]).to(device, non_blocking=True)
                 ragged = _compacted(ragged)
             elif _scattered(ragged).any():
-                self._shared, hopper = FINE, None
+                self._shared, hopper = FINE_WIDE if wide else FINE, None
             elif scaled:
                 hopper = None
         shared = Cut(self._shared.rows // group, self._shared.run)

@@ -56,8 +56,8 @@ class CudaLayer:
 
         self.attention_norm, self.mlp_norm = weights["attention_norm"].float(), weights["mlp_norm"].float()
         norms = tuple(adjacent_pairs(weights[f"{n}_norm"].float(), dim) for n in "qk") if facts.qk_norm else None
-        self.scoring = scores.plain(norms, dim)
-        self.fp8_scoring = scores.in_fp8(*norms) if norms else None
+        self.scoring = scores.plain(norms, dim, dtype)
+        self.fp8_scoring = scores.in_fp8(*norms, dtype) if norms else None
         if last:
             self.q, self.kv = fused("q"), fused("k", "v")
         else:
@@ -158,16 +158,24 @@ class CudaDecoder:
         """
         c, sent = self.config, _Sent.of(batch, self.device)
         scored = pool.keys.dtype == FP8 and not pool.scaled
-        attention = TritonAttention(batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, scored, pool.scaled)
+        attention = TritonAttention(
+            batch.ragged, c.heads, c.kv_heads, c.head_dim, self.device, scored, pool.scaled, self.dtype
+        )
         x = F.embedding(sent.tokens, self.embedding)
         scales = torch.full((len(x), 1), 1 / FP8_MAX, device=self.device)
         run = _Pass(sent, pool, attention, scored, scales)
         for index, layer in enumerate(self.layers[:-1]):
-            normed = rms_norm(x, layer.attention_norm, c.norm_eps, layer.qkv.kind)
-            qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
-            q, k = self._turned(run, layer, qkv, c.heads, c.kv_heads, sent.positions, run.keep(index))
-            self._behind(layer, x, self._attended(run, layer, q, k, qkv[:, c.heads + c.kv_heads :], index))
+            layer.o.add_to(x, self._mixed(run, layer, x, index))
+            self._add_mlp(layer, x)
         return self._answers(run, x) @ head_rows.T
+
+    def _mixed(self, run: _Pass, layer: CudaLayer, x, index: int):
+        """Attention over `x`, as the O product takes it. Nothing else of it lives on: the memory plan counts on that."""
+        c = self.config
+        normed = rms_norm(x, layer.attention_norm, c.norm_eps, layer.qkv.kind)
+        qkv = layer.qkv(normed).unflatten(1, (-1, c.head_dim))
+        q, k = self._turned(run, layer, qkv, c.heads, c.kv_heads, run.sent.positions, run.keep(index))
+        return self._attended(run, layer, q, k, qkv[:, c.heads + c.kv_heads :], index)
 
     def _answers(self, run: _Pass, x) -> torch.Tensor:
         """The last layer and the final norm: float32 [answers, hidden]."""
@@ -181,12 +189,11 @@ class CudaDecoder:
         positions = sent.positions.index_select(0, sent.answer_rows)
         q, _ = self._turned(run, layer, q, c.heads, 0, positions, None)
         mixed = run.attention.attend_last(q, k, kv[:, c.kv_heads :], *run.pool.layer(last), run.scoring(layer))
-        self._behind(layer, x, self._quantised(mixed.flatten(1), layer.o.kind))
+        layer.o.add_to(x, self._quantised(mixed.flatten(1), layer.o.kind))
+        self._add_mlp(layer, x)
         return rms_norm(x.float(), self.final_norm, c.norm_eps, None)
 
-    def _behind(self, layer: CudaLayer, x, mixed) -> None:
-        """What follows attention's output in a layer, added to `x`."""
-        layer.o.add_to(x, mixed)
+    def _add_mlp(self, layer: CudaLayer, x) -> None:
         layer.mlp.add_to(x, rms_norm(x, layer.mlp_norm, self.config.norm_eps, layer.mlp.kind))
 
     def _turned(self, run: _Pass, layer: CudaLayer, x, heads: int, kv_heads: int, positions, keep):

@@ -130,6 +130,26 @@ def test_kv_pages_in_fp8(shape, fp8, tmp_path):
     assert plain.token_bytes == 2 * elements
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_other_number_types(dtype, tmp_path):
+    """Also behind long prefixes, of long documents, and where head norms are large: warming up takes all of that."""
+    config = SHAPES["qwen3-4b"] | {"num_hidden_layers": 4}
+    write_random_checkpoint(config, tmp_path, seed=9, device="cuda:0")
+    settings = EngineConfig(str(tmp_path), device="cuda:0", dtype=dtype, kv_bytes=2 << 30, token_budget=8192)
+    run = Runner(load_model(tmp_path, device="cuda:0", dtype=dtype), settings, IDS)
+    run.model.warm_up(run)
+    model = reference_model(tmp_path, None, "cuda:0")
+    documents, questions = prompts(np.random.default_rng(), config["vocab_size"])
+    flat = [np.concatenate([d, q]) for d, asked in zip(documents, questions, strict=True) for q in asked]
+    with torch.inference_mode():
+        rows = [model(torch.from_numpy(t.astype(np.int64))[None].cuda(), logits_to_keep=1).logits for t in flat]
+    want = torch.cat(rows)[:, -1, list(IDS)].cpu().numpy()
+    for way in (packed, behind_kept):
+        worst = np.abs(way(run, documents, questions) - want).max() / want.std()
+        print(f"{dtype} {way.__name__}: largest logit difference {worst:.5f} of the spread {want.std():.2f}")
+        assert worst < 0.01
+
+
 def test_settings_that_the_card_refuses(tmp_path):
     write_random_checkpoint(SHAPES["qwen3-0.6b"] | {"num_hidden_layers": 1}, tmp_path, device="cuda:0")
     with pytest.raises(ConfigError, match=r"asks for 4000\.0 GiB"):
@@ -169,9 +189,11 @@ from quail_spark.engine.runner import Runner, Segment
 config = EngineConfig(sys.argv[1], device="cuda:1", fp8="row", kv_bytes=2 << 30, token_budget=8192)
 run = Runner(load_model(sys.argv[1], device="cuda:1", fp8="row"), config, (1, 2))
 run.model.warm_up(run)
-thread = threading.Thread(target=lambda: run.run([Segment(np.arange(40, dtype=np.int32))]))
-thread.start()
-thread.join()
+launched = []
+for work in (lambda: launched.append(run.launch([Segment(np.arange(40, dtype=np.int32))])), lambda: launched[0].read()):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 print(*(torch._C._cuda_hasPrimaryContext(index) for index in range(2)))
 """
 

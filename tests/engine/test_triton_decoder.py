@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "kernels"))
 from triton_device import DEVICE, HALF, ON_CARD
 
 from quail_spark.engine.checkpoint import load_decoder
 from quail_spark.engine.config import EngineConfig
+from quail_spark.engine.memory_plan import MemoryPlan
 from quail_spark.engine.random_checkpoint import write_random_checkpoint
 from quail_spark.engine.runner import Runner, Segment
-from quail_spark.engine.warm_up import warm_up
+from quail_spark.engine.warm_up import QUESTION, warm_up
 from quail_spark.kernels.fp8 import FP8
 from quail_spark.optimizer.errors import ConfigError, ModelError
 
@@ -133,10 +135,34 @@ def test_heads_that_the_kernels_do_not_serve_are_refused(tmp_path):
     runner(tmp_path, "cpu", torch.float32)
 
 
+@pytest.mark.parametrize("size", [0.3, 2.5])
+def test_large_head_norms(size, tmp_path):
+    """Scores that need no running maximum, and scores that do: in float16 far earlier, for attention's weights are cast to it."""
+    write_random_checkpoint(SHAPES["qwen3"], tmp_path, seed=9)
+    for path in tmp_path.glob("*.safetensors"):
+        tensors = load_file(path)
+        norms = {
+            name: weight * size for name, weight in tensors.items() if "_norm.weight" in name and "self_attn" in name
+        }
+        save_file(tensors | norms, path, {"format": "pt"})
+    for dtype in (HALF, torch.float16):
+        check(runner(tmp_path, DEVICE, dtype), runner(tmp_path, "cpu", torch.float32), PLAIN, 90)
+
+
 @pytest.mark.skipif(not ON_CARD, reason="the interpreter takes long, and compiles nothing")
-def test_warm_up_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("pages,context,budget", [(1000, 2048, 256), (16, 1024, 2048), (1, 20, 32), (2, 64, 1024)])
+def test_warm_up_within_the_plan(pages, context, budget, tmp_path, monkeypatch):
     write_random_checkpoint(SHAPES["qwen3"] | {"num_hidden_layers": 2}, tmp_path)
     run = runner(tmp_path, DEVICE, HALF)
-    run.plan = run.plan.__class__(256, 64, run.plan.pages, run.plan.max_context)
+    run.plan, run.max_context = MemoryPlan(budget, 64, pages, context), context
+    run.page_pool = run._make_pool(HALF, HALF)
+    launch, sizes = run.launch, []
+
+    def noted(segments):
+        sizes.append(sum(len(segment.tokens) for segment in segments))
+        return launch(segments)
+
+    monkeypatch.setattr(run, "launch", noted)
     warm_up(run)
-    assert run.page_pool.free_pages == run.page_pool.total_pages
+    assert run.page_pool.free_pages == pages
+    assert max(sizes) <= max(budget, 6 * QUESTION) and budget // 2 < sizes[-1] <= budget

@@ -27,7 +27,7 @@ def turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("way", ["plain", "fp8"])
 def test_products_stand_for_the_same_exponents(size, way):
     pair = norms(size)
-    scoring = scores.plain(pair, DIM) if way == "plain" else scores.in_fp8(*pair)
+    scoring = scores.plain(pair, DIM, torch.bfloat16) if way == "plain" else scores.in_fp8(*pair)
     q, k = torch.randn(2, 30, DIM).exp_()
     want = naive.rms_norm(q, pair[0], 1e-6) @ naive.rms_norm(k, pair[1], 1e-6).T * math.log2(math.e) / math.sqrt(DIM)
     parts = [naive.rms_norm(x, norm, 1e-6) for x, norm in zip((q, k), scoring.norms, strict=True)]
@@ -36,7 +36,7 @@ def test_products_stand_for_the_same_exponents(size, way):
 
 
 def test_without_head_norms():
-    got = scores.plain(None, DIM)
+    got = scores.plain(None, DIM, torch.float16)
     assert got.norms is None and not got.bounded
     assert got.factor == pytest.approx(math.log2(math.e) / math.sqrt(DIM))
 
@@ -72,5 +72,16 @@ def test_weights_of_zero():
 
 def test_bounded_scores():
     """√dim · max|w_q| · max|w_k| · log2(e) is 98 and 115."""
-    assert scores.are_bounded(torch.ones(128) * 3, torch.ones(128) * 2)
-    assert not scores.are_bounded(torch.ones(128) * -3.5, torch.ones(128) * 2)
+    norms = torch.ones(128) * 3, torch.ones(128) * 2
+    assert scores.are_bounded(*norms, torch.bfloat16)
+    assert not scores.are_bounded(norms[0] * -1.17, norms[1], torch.bfloat16)
+
+
+def test_bounds_of_half_precision():
+    """Attention's weights are cast to the number type of the values: 2 to the power of every exponent must be precise there."""
+    norms = torch.ones(128) * 0.8, torch.ones(128) * 0.9
+    assert scores.plain(norms, 128, torch.float16).bounded
+    assert not scores.plain((norms[0], norms[1] * 1.1), 128, torch.float16).bounded
+    assert not scores.in_fp8(norms[0], norms[1] * 1.1, torch.float16).bounded
+    for dtype, most in scores.MOST.items():
+        assert 2.0**-most >= torch.finfo(dtype).smallest_normal and 2.0**most <= torch.finfo(dtype).max

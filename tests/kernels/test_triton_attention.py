@@ -86,7 +86,7 @@ def in_units(x, scale: float, scored: bool):
 
 def scales_of(dim: int, bounded: bool, scored: bool) -> tuple[float, float, Scoring]:
     """What queries and keys of about 1 are multiplied by. FP8 holds them where 4 deviations are 256."""
-    factor = plain(None, dim).factor
+    factor = plain(None, dim, HALF).factor
     if not bounded:
         return (
             (64.0, 64.0, Scoring(None, factor / 64**2, False)) if scored else (1.0, 1.0, Scoring(None, factor, False))
