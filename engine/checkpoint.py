@@ -19,6 +19,7 @@ from .models.weights import BlockScaled, Matrix, plain
 if TYPE_CHECKING:
     from .models.cuda_decoder import CudaDecoder
 
+HEAD = "lm_head.weight"
 SCALES = "_scale_inv"  # name of a matrix's scales, behind its own
 
 
@@ -68,7 +69,9 @@ def load_decoder(
     facts = read_facts(directory)
     with torch.inference_mode(), Tensors(directory, device, dtype) as tensors:
         embedding = tensors.get("model.embed_tokens.weight", (facts.vocab, facts.hidden))
-        head = _rows_of(embedding) if facts.tied else tensors.rows("lm_head.weight", (facts.vocab, facts.hidden))
+        # A head of its own is the one that was trained, whatever the configuration says; so do transformers see it.
+        tied = facts.tied and HEAD not in tensors
+        head = _rows_of(embedding) if tied else tensors.rows(HEAD, (facts.vocab, facts.hidden))
         norm = tensors.get("model.norm.weight", (facts.hidden,))
         if fp8 == "auto":
             fp8 = "row" if tensors.in_fp8 else None
@@ -152,6 +155,9 @@ class Tensors:
         self._check(name, shape)
         return self.where[name].get_tensor(name).to(self.device, self.dtype)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.where
+
     @property
     def in_fp8(self) -> bool:
         """Whether some matrix is in FP8."""
@@ -159,7 +165,7 @@ class Tensors:
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Matrix:
         """A matrix by its name, plain or block-scaled. Raises like `get`."""
-        if name + SCALES not in self.where:
+        if name + SCALES not in self:
             return self.get(name, shape)
         self._check(name, shape, ("F8_E4M3",))
         scales = self.where[name + SCALES].get_tensor(name + SCALES)
@@ -183,7 +189,7 @@ class Tensors:
         return read
 
     def _check(self, name: str, shape: tuple[int, ...], types: tuple[str, ...] = ("F32", "BF16", "F16")) -> None:
-        if name not in self.where:
+        if name not in self:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name!r}")
         tensor = self.where[name].get_slice(name)
         if tuple(tensor.get_shape()) != shape:

@@ -37,6 +37,8 @@ def dense_facts(hf, family: str, **switches: bool) -> ModelFacts:
     """The facts that all dense families spell alike. Raises ModelError for what the forward pass does not compute."""
     if hf.hidden_act != "silu":
         raise ModelError(f"{family}: activation {hf.hidden_act!r} is not supported; accepted: silu")
+    if not getattr(hf, "is_causal", True):
+        raise ModelError(f"{family}: is_causal is false (every token sees all others); accepted: true")
     heads = hf.num_attention_heads
     head_dim = getattr(hf, "head_dim", None) or hf.hidden_size // heads
     kv_heads = hf.num_key_value_heads or heads

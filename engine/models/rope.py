@@ -29,6 +29,11 @@ def read_rope(hf, family: str) -> Rope:
         )
     if kind == "yarn":
         parameters.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
+    for name in ("rope_theta", *NEEDED[kind]):
+        if not isinstance(parameters.get(name), int | float):
+            raise ModelError(
+                f"{family}: the rope parameter {name} is {parameters.get(name)!r}; accepted: a number, the same for all layers"
+            )
     return Rope(kind, float(parameters["rope_theta"]), parameters)
 
 
@@ -86,4 +91,10 @@ def _yarn_magnitude(p: dict) -> float:
     return magnitude(p["factor"], 1.0)
 
 
+NEEDED = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
 FREQUENCIES = {"default": _plain, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen2ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from quail_spark.engine.checkpoint import read_facts
@@ -102,6 +102,8 @@ def test_dtype_names():
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "architecture 'GPT2LMHeadModel' is not supported; accepted: LlamaFor"),
         ({"architectures": None}, "architecture 'qwen2' is not supported"),
+        ({"is_causal": False}, "is_causal is false"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": None, "rope_theta": 1e4}}, "factor is None; accepted: a number"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "'dynamic' is not supported; accepted: default"),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported; accepted: silu"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq, .*\); accepted: fp8 with blocks \[128, 128\]"),
@@ -117,6 +119,18 @@ def test_dtype_names():
 def test_refused_configurations(qwen2, changes, message):
     with pytest.raises(ModelError, match=message):
         load_model(str(change(qwen2, **changes)), device="cpu", dtype="float32")
+
+
+def test_a_head_of_its_own_beside_a_tied_configuration(qwen2):
+    """As a fine-tuned head may be saved; transformers does not tie then."""
+
+    def add_head(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
+
+    change_tensors(qwen2, add_head)
+    tokens = checkpoints.text(np.random.default_rng(), 30)
+    model = Qwen2ForCausalLM.from_pretrained(qwen2, dtype=torch.float32).eval()
+    np.testing.assert_allclose(logits(qwen2, tokens), checkpoints.reference(model, tokens, IDS), atol=1e-4)
 
 
 def test_refused_files(qwen2, tmp_path):
