@@ -51,6 +51,9 @@ class Session(Protocol):
     def pairs(self, anchors: Texts, anchor_ids: list[int], partners: list[Texts]) -> Answers:
         """Kind `pairs`: `partners[i]` is the block for `anchors[i]`; equal adjacent `anchor_ids` are one anchor."""
 
+    def cancel(self) -> None:
+        """Nobody waits for the call in progress any more: it ends soon, with an error. From any thread."""
+
     def close(self) -> None:
         """Drop what the session keeps."""
 

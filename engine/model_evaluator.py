@@ -1,6 +1,5 @@
 """The evaluator over a language model: which KV is kept between the waves of a call, and between calls."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
@@ -17,7 +16,7 @@ from .prefix_tree import Path, build
 from .prompts import PROMPT_VERSION
 from .readout import Readout
 from .rendering import PromptQuestion, Renderer, TokenCache
-from .retained import Retained
+from .retained import Retained, worth
 from .runner import Runner
 from .scheduler import Outcome, Scheduler, Task
 from .session import OperatorSession, Request, Shared, Window
@@ -80,23 +79,22 @@ class ModelEvaluator:
 
 
 class Keepers:
-    """The answerers that keep KV between calls, least recently used first. Used under the model lock.
+    """The answerers that keep KV between calls. Used under the model lock.
 
     An answerer in the middle of a call is not among them: what it keeps is what its next wave needs.
     """
 
     def __init__(self, runner: Runner):
         self._pool = runner.page_pool
-        self._answerers: OrderedDict[ModelAnswerer, None] = OrderedDict()
+        self._answerers: dict[ModelAnswerer, None] = {}
 
     def add(self, answerer: "ModelAnswerer") -> None:
-        """It keeps KV for its next call, and is the most recent."""
+        """It keeps KV for its next call."""
         self._answerers[answerer] = None
-        self._answerers.move_to_end(answerer)
 
     def make_room(self, pages: int) -> None:
-        """They drop what they keep until `pages` are free."""
-        for answerer in list(self._answerers):
+        """They drop what they keep until `pages` are free, first what costs least to compute again."""
+        for answerer in sorted(self._answerers, key=ModelAnswerer.worth):
             if self._pool.free_pages >= pages:
                 return
             answerer.give_way()
@@ -134,14 +132,19 @@ class ModelAnswerer:
         return split_by_pages(pending, self._pool, self._room, self._spec.kind == "filter", least)
 
     def launch(
-        self, now: list[PromptQuestion], later: list[PromptQuestion], counts: Counts
+        self,
+        now: list[PromptQuestion],
+        later: list[PromptQuestion],
+        counts: Counts,
+        check: Callable[[], None],
     ) -> Callable[[], np.ndarray]:
         needed, wanted = self._keys(now), self._keys(later)
         if self._spec.retain:
             wanted |= {question.document_key for question in now}
         with self._evaluator.shared.model_lock:
             tasks = self._prepared(now, needed, wanted, counts)
-        outcomes = self._launched(self._evaluator.scheduler.parts(tasks), counts)
+        parts = self._evaluator.scheduler.parts(tasks)
+        outcomes = self._evaluator.shared.turn.each(parts, lambda part: self._launched(part, counts, check))
         self._computed |= needed & wanted
 
         def margins() -> np.ndarray:
@@ -157,31 +160,30 @@ class ModelAnswerer:
     def _prepared(
         self, now: list[PromptQuestion], needed: set[bytes], wanted: set[bytes], counts: Counts
     ) -> list[Task]:
-        """Trees over `now`, and pages for them: no KV is kept but what is needed or wanted."""
+        """Trees over `now`: no KV is kept but what is needed or wanted."""
         self._evaluator.keepers.forget(self)
         self._drop_all_but(needed | wanted)
         self._take_retained(now)
-        self._evaluator.retained.make_room(self._room)
-        self._evaluator.keepers.make_room(self._room)
         counts.recomputed_tokens += self._lost_tokens(now) + self._evaluator.retained.regret(now)
         return self._tasks(now, wanted)
 
-    def _launched(self, parts: list[list[Task]], counts: Counts) -> list[Outcome]:
-        """Between parts others may launch; pages that they take are missing here, which costs time and no answer."""
-        turn, outcomes = self._evaluator.shared.turn, []
-        with turn.taken(len(parts)):
-            for part in parts:
-                if len(parts) > 1:
-                    turn.admit()
-                with self._evaluator.shared.model_lock:
-                    outcome = self._evaluator.scheduler.run(part)
-                    self._kept.update(outcome.kept)
-                if len(parts) > 1:
-                    turn.launched(outcome.wait)
-                outcomes.append(outcome)
-                counts.fresh_tokens += outcome.fresh_tokens
-                counts.recomputed_tokens += outcome.recomputed_tokens
-        return outcomes
+    def _launched(self, part: list[Task], counts: Counts, check: Callable[[], None]) -> Outcome:
+        """One part of a wave. Between parts others launch, and take pages; what nobody computes with gives way then."""
+        check()
+        with self._evaluator.shared.model_lock:
+            self._make_room(part)
+            outcome = self._evaluator.scheduler.run(part)
+            self._kept.update(outcome.kept)
+        counts.fresh_tokens += outcome.fresh_tokens
+        counts.recomputed_tokens += outcome.recomputed_tokens
+        return outcome
+
+    def _make_room(self, part: list[Task]) -> None:
+        """For all of it, or for half of the pages: a larger part is computed in groups."""
+        trees = [self._evaluator.scheduler.pages(task) for task in part]
+        pages = min(sum(trees), max(self._room, *trees)) if trees else 0
+        self._evaluator.retained.make_room(pages)
+        self._evaluator.keepers.make_room(pages)
 
     def keep(self, questions: list[PromptQuestion]) -> None:
         keys = self._keys(questions)
@@ -196,6 +198,10 @@ class ModelAnswerer:
         for key in {question.document_key for question in questions}:
             if key in self._kept:
                 self._evaluator.retained.put(key, self._kept[key])
+
+    def worth(self) -> float:
+        """Of what is kept, by the page: its dearest part."""
+        return max(map(worth, self._kept.values()), default=0.0)
 
     def give_way(self) -> None:
         """Drop what is kept, for another session; it is computed again when this one needs it."""

@@ -38,7 +38,7 @@ class Retained:
 
     def make_room(self, pages: int) -> None:
         """Drop documents, the cheapest first, until `pages` are free or none is left."""
-        for key in sorted(self._nodes, key=lambda key: _worth(self._nodes[key])):
+        for key in sorted(self._nodes, key=lambda key: worth(self._nodes[key])):
             if self._pool.free_pages >= pages:
                 return
             self._nodes.pop(key).release()
@@ -61,6 +61,6 @@ class Retained:
             self._nodes.popitem()[1].release()
 
 
-def _worth(node: KVNode) -> float:
+def worth(node: KVNode) -> float:
     """Cost of computing a node again by the pages it takes: more tokens a page and a longer way behind make it dearer."""
     return node.tokens / len(node.pages) * (1 + node.length * SLOW_DOWN)

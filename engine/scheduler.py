@@ -19,6 +19,7 @@ from .prefix_tree import Node
 from .runner import Pass, Runner, Segment
 
 LEAST_PASS = 32  # tokens: passes are not made smaller than this when one finds no memory
+RECOVERY = 256  # passes after which larger ones are tried again
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +80,10 @@ class Scheduler:
     """Runs trees on a `Runner` with at most `token_budget` new tokens a forward pass."""
 
     def __init__(self, runner: Runner, token_budget: int):
-        self._runner, self._pool, self._budget = runner, runner.page_pool, token_budget
+        self._runner, self._pool = runner, runner.page_pool
+        self._planned = self._budget = token_budget
         self._last = 0  # tokens of the last pass that was to be launched
+        self._passes = 0  # since one found no memory
 
     def parts(self, tasks: list[Task]) -> list[list[Task]]:
         """Tasks to `run` one part after another, in as many passes as together, so that other work may come between.
@@ -95,15 +98,18 @@ class Scheduler:
         """Launch all trees. The caller's references on the parents must last until this returns.
 
         While the device computes one pass the next is laid out here. On an error nothing is kept. A mark whose KV finds
-        no page is not kept. Raises OutOfMemoryError when the device has no memory even for small passes.
+        no page is not kept. Raises OutOfMemoryError when the device has no memory even for small passes, or
+        for a prompt beyond the token budget that no pages are left to compute in parts.
         """
+        if self._passes >= RECOVERY:
+            self._budget, self._passes = min(self._planned, 2 * self._budget), 0
         while True:
             try:
                 return self._run(tasks)
             except OutOfMemoryError as error:
-                if min(self._budget, self._last) < 2 * LEAST_PASS:
+                if self._last > self._budget or self._last < 2 * LEAST_PASS:
                     raise
-                self._budget = min(self._budget, self._last) // 2
+                self._budget, self._passes = self._last // 2, 0
                 _log.warning("%s; from now on passes have at most %d tokens", error, self._budget)
 
     def _run(self, tasks: list[Task]) -> Outcome:
@@ -210,6 +216,7 @@ class Scheduler:
     def _launch(self, segments: list[Segment], leaves: list[int], outcome: Outcome) -> list[KVNode | None]:
         self._last = sum(len(segment.tokens) for segment in segments)
         launched = self._runner.launch(segments)
+        self._passes += 1
         outcome.launched.append((leaves, launched))
         outcome.fresh_tokens += self._last
         return launched.nodes
@@ -225,14 +232,19 @@ class Scheduler:
         """How many of the first trees fit into the free pages together."""
         free = self._pool.free_pages
         for count, task in enumerate(tasks):
-            below = [task]
-            while below and free >= 0:
-                top = below.pop()
-                free -= self._pages(top)
-                below += [Task(child) for child in top.node.children if self._takes_pages(child)]
+            free -= self.pages(task)
             if free < 0:
                 return count
         return len(tasks)
+
+    def pages(self, task: Task) -> int:
+        """KV pages that a whole tree takes."""
+        pages, below = 0, [task]
+        while below:
+            top = below.pop()
+            pages += self._pages(top)
+            below += [Task(child) for child in top.node.children if self._takes_pages(child)]
+        return pages
 
     def _takes_pages(self, node: Node) -> bool:
         return node.leaf is None or len(node.tokens) > self._budget

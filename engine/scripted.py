@@ -156,7 +156,10 @@ class _ScriptedAnswerer:
     def windows(self, pending: list[list[Question]]) -> list[Window]:
         return [Window(list(range(len(pending))))]
 
-    def launch(self, now: list[_ScriptedQuestion], later: list[Question], counts: Counts) -> Callable[[], list[float]]:
+    def launch(
+        self, now: list[_ScriptedQuestion], later: list[Question], counts: Counts, check: Callable[[], None]
+    ) -> Callable[[], list[float]]:
+        check()
         with self._evaluator.shared.model_lock:
             started = time.perf_counter()
             self._evaluator.model_calls += 1

@@ -80,7 +80,7 @@ class EngineServer(flight.FlightServerBase):
         try:
             spec = decode_request(request)
             session = self._evaluator.open(spec)
-            inbox.on_end = getattr(session, "cancel", None)
+            inbox.on_end = session.cancel
             self._answer_all(spec, session, inbox, writer)
         except _ClientGone:
             pass

@@ -15,17 +15,16 @@ A call goes through these steps:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from threading import Lock
 from typing import NamedTuple, Protocol
 
-from quail_spark.optimizer.errors import QuailError
+from quail_spark.optimizer.errors import EngineError, QuailError
 from quail_spark.optimizer.order import best_order
 from quail_spark.optimizer.plan import OperatorSpec, Predicate
 from quail_spark.optimizer.statistics import PassRates
 
 from .evaluator import Answers, Counts, Texts
 from .memory import AnswerMemory
-from .sharing import Claims, Room, Turn
+from .sharing import Claims, FairLock, Room, Turn
 from .sheet import Question, Sheet
 
 Request = tuple[int, tuple[str, ...]]  # a predicate's index and the texts of its `used` arguments
@@ -40,10 +39,12 @@ class Answerer(Protocol):
     def windows(self, pending: list[list[Question]]) -> list["Window"]:
         """Split items, given their pending questions, into groups whose shared KV fits at once; every item once."""
 
-    def launch(self, now: list[Question], later: list[Question], counts: Counts) -> Callable[[], Sequence[float]]:
+    def launch(
+        self, now: list[Question], later: list[Question], counts: Counts, check: Callable[[], None]
+    ) -> Callable[[], Sequence[float]]:
         """Start computing `now` (distinct keys), keeping the KV that `later` can use. Takes the model lock, pass by pass.
 
-        The result waits for the margins of `now`; it is called once. Adds to the fresh and recomputed
+        Before each pass it calls `check`, which raises when nobody wants the answers any more. The result waits for the margins of `now`; it is called once. Adds to the fresh and recomputed
         tokens and the seconds of `counts`.
         """
 
@@ -71,7 +72,7 @@ class Shared:
     claims: Claims = field(default_factory=Claims)
     turn: Turn = field(default_factory=Turn)
     pass_rates: PassRates = field(default_factory=PassRates)
-    model_lock: Lock = field(default_factory=Lock)
+    model_lock: FairLock = field(default_factory=FairLock)
 
 
 class _Item(NamedTuple):
@@ -93,6 +94,7 @@ class OperatorSession:
 
     def __init__(self, spec: OperatorSpec, answerer: Answerer, shared: Shared):
         self._spec, self._answerer, self._shared = spec, answerer, shared
+        self._cancelled = False
         shared.memory.refresh()
 
     def rows(self, rows: Texts) -> Answers:
@@ -117,11 +119,19 @@ class OperatorSession:
         last = takewhile(lambda block: block[0] == anchor_ids[-1], blocks)
         return self._evaluate(items, stays=sum(len(block) for _, block in last))
 
+    def cancel(self) -> None:
+        """Nobody wants the answers any more: a call in progress ends with EngineError before its next pass. From any thread."""
+        self._cancelled = True
+
     def close(self) -> None:
         """Drop the KV that is kept for a next call."""
         self._shared.memory.save_soon()
         with self._shared.model_lock:
             self._answerer.keep([])
+
+    def _check_wanted(self) -> None:
+        if self._cancelled:
+            raise EngineError(f"operator {self._spec.name!r}: nobody waits for the answers of this stream any more")
 
     def _check_kind(self, *kinds: str) -> None:
         if self._spec.kind not in kinds:
@@ -184,7 +194,8 @@ class OperatorSession:
             now = [key for key in mine if key not in known]
             if now:
                 later = [q for item in window for q in sheet.open(item) if q.key not in mine]
-                margins = self._answerer.launch([wave[key] for key in now], later + kept, sheet.counts)
+                questions = [wave[key] for key in now]
+                margins = self._answerer.launch(questions, later + kept, sheet.counts, self._check_wanted)
                 memory.add(sheet.computed(dict(zip(now, map(float, margins()), strict=True))))
         others = wave.keys() - mine
         if others and not mine:

@@ -86,8 +86,8 @@ class _GatedAnswerer(ModelAnswerer):
         super().__init__(*arguments)
         self._gate = gate
 
-    def launch(self, now, later, counts):
-        margins = super().launch(now, later, counts)
+    def launch(self, now, *rest):
+        margins = super().launch(now, *rest)
         return lambda: self._gate([question.asked for question in now], margins())
 
 

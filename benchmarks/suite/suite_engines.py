@@ -163,8 +163,8 @@ class _Gated(ModelAnswerer):
         super().__init__(*arguments)
         self._gate = gate
 
-    def launch(self, now, later, counts):
-        margins = super().launch(now, later, counts)
+    def launch(self, now, *rest):
+        margins = super().launch(now, *rest)
 
         def decided() -> np.ndarray:
             margins()

@@ -9,7 +9,7 @@ import torch
 from quail_spark.engine.kv import KVNode, PagePool
 from quail_spark.engine.prefix_tree import Path, build
 from quail_spark.engine.runner import Pass, Segment
-from quail_spark.engine.scheduler import Scheduler, Task
+from quail_spark.engine.scheduler import RECOVERY, Scheduler, Task
 from quail_spark.optimizer.errors import OutOfMemoryError
 
 
@@ -140,6 +140,30 @@ def test_passes_that_find_no_memory_are_made_smaller(budget, pages, seed):
         for kv in outcome.kept.values():
             kv.release()
         assert runner.held() == 0
+
+
+def test_passes_grow_again_when_memory_is_back():
+    runner = Bookkeeper(10_000, page_size=5, most=100)
+    scheduler = Scheduler(runner, 1000)
+    tasks = [Task(node) for node in build([Path((np.full(50, i, np.int32),), (), i) for i in range(40)])]
+    scheduler.run(tasks)
+    assert max(runner.passes) <= 100 and runner.refused
+    runner.most, sizes = 1 << 30, []
+    while (not sizes or sizes[-1] < 1000) and len(sizes) < RECOVERY:
+        runner.passes.clear()
+        scheduler.run(tasks)
+        sizes.append(max(runner.passes))
+    assert sizes == sorted(sizes) and sizes[-1] == 1000
+
+
+def test_a_prompt_beyond_the_budget_without_pages_makes_no_pass_smaller():
+    """There is nothing to compute it in parts with; smaller passes would not help, and stay with all others."""
+    runner = Bookkeeper(2, page_size=5, most=100)
+    scheduler = Scheduler(runner, 80)
+    with pytest.raises(OutOfMemoryError):
+        scheduler.run([Task(node) for node in build([Path((np.arange(200, dtype=np.int32),), (), 0)])])
+    scheduler.run([Task(node) for node in build([Path((np.full(40, i, np.int32),), (), i) for i in range(4)])])
+    assert runner.refused == 1 and runner.passes == [80, 80]
 
 
 def test_memory_that_is_never_found_is_the_error():

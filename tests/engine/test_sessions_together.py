@@ -12,8 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from evaluators import BOTH, FIRST, PAIR, PAIR_SWAPPED, SECOND, TITLE, Checker, check_no_leak, random_rows
 
+from quail_spark.engine.kv import KVNode
 from quail_spark.engine.runner import Pass
 from quail_spark.engine.sharing import AHEAD
+from quail_spark.optimizer.errors import EngineError
 from quail_spark.optimizer.plan import OperatorSpec
 
 
@@ -89,3 +91,81 @@ def test_kept_anchors_give_way_to_other_sessions(oracle, evaluator_of):
     for session in sessions:
         session.close()
     check_no_leak(evaluator)
+
+
+def fill(evaluator, pages: int) -> None:
+    """So many pages are retained documents that nobody will ask about."""
+    for number in range(pages):
+        node = KVNode(evaluator.runner.page_pool, evaluator.runner.page_pool.page_size)
+        evaluator.retained.put(b"document %d" % number, node)
+        node.release()
+
+
+def test_documents_retained_meanwhile_give_way_at_the_launch(oracle, evaluator_of, monkeypatch):
+    """Between laying a wave out and its turn others may take all pages that were free."""
+    evaluator = evaluator_of(kv_bytes=1 << 20, answer_memory=0)  # 256 tokens
+    each = evaluator.shared.turn.each
+
+    def late(parts, launch):
+        fill(evaluator, evaluator.runner.page_pool.free_pages)
+        return each(parts, launch)
+
+    monkeypatch.setattr(evaluator.shared.turn, "each", late)
+    spec, anchor = OperatorSpec("join", "pairs", (PAIR,)), ["word film " * 20]
+    partners = [[f"partner {i}"] for i in range(6)]
+    session = evaluator.open(spec)
+    answers = session.pairs([anchor], [1], [partners])
+    Checker(oracle, spec).check(answers, [(anchor, partner) for partner in partners])
+    assert answers.counts.recomputed_tokens == 0 and answers.counts.reused_tokens > 5 * 40
+    assert 0 < len(evaluator.retained) < evaluator.runner.page_pool.total_pages
+    session.close()
+    evaluator.close()
+    check_no_leak(evaluator)
+
+
+def test_retained_documents_stay_while_pages_suffice(evaluator_of):
+    evaluator = evaluator_of(kv_bytes=1 << 20, answer_memory=0)
+    pages = evaluator.runner.page_pool.total_pages
+    fill(evaluator, pages - 2)
+    evaluator.open(OperatorSpec("f", "filter", (FIRST,))).rows([[f"text {i}"] for i in range(8)])
+    assert len(evaluator.retained) == pages - 2
+
+
+def test_kept_anchors_that_cost_least_give_way_first(evaluator_of):
+    evaluator = evaluator_of(answer_memory=0)
+    spec, pool = OperatorSpec("join", "pairs", (PAIR,)), evaluator.runner.page_pool
+    anchors = [["word film " * words] for words in (2, 40, 1)]
+    free, sessions = [pool.free_pages], []
+    for number, anchor in enumerate(anchors):
+        sessions.append(evaluator.open(spec))
+        sessions[-1].pairs([anchor], [number], [[["a"], ["b"]]])
+        free.append(pool.free_pages)
+    long = free[1] - free[2]
+    evaluator.keepers.make_room(free[0] - long)
+    assert pool.free_pages == free[0] - long
+    evaluator.keepers.make_room(free[0])
+    for session in sessions:
+        session.close()
+    check_no_leak(evaluator)
+
+
+def test_a_cancelled_call_ends_before_its_next_pass(evaluator_of, monkeypatch):
+    evaluator = evaluator_of(budget=220, answer_memory=0)
+    session = evaluator.open(OperatorSpec("f", "filter", (FIRST, SECOND)))
+    launch, passes = evaluator.runner.launch, []
+
+    def launching(segments):
+        passes.append(len(segments))
+        if len(passes) == 2:
+            session.cancel()
+        return launch(segments)
+
+    monkeypatch.setattr(evaluator.runner, "launch", launching)
+    rows = [[f"text {i} " + "word film " * 10] for i in range(10)]
+    with pytest.raises(EngineError, match="'f': nobody waits"):
+        session.rows(rows)
+    assert len(passes) == 2
+    session.close()
+    check_no_leak(evaluator)
+    evaluator.open(OperatorSpec("g", "filter", (FIRST,))).rows(rows)
+    assert len(passes) > 4

@@ -10,7 +10,7 @@ from evaluators import predicate
 
 from quail_spark.engine.config import EngineConfig
 from quail_spark.engine.scripted import ScriptedEvaluator
-from quail_spark.engine.sharing import AHEAD, Claims, Room, Turn
+from quail_spark.engine.sharing import AHEAD, Claims, FairLock, Room, Turn
 from quail_spark.optimizer.plan import OperatorSpec
 
 
@@ -45,37 +45,105 @@ def test_a_failing_window_gives_its_room_back():
         pass
 
 
+class Played:
+    """A part that a device computes. `done` takes its number when somebody waits for it."""
+
+    def __init__(self, number=0, done=None):
+        self.number, self.done = number, [] if done is None else done
+
+    def wait(self) -> None:
+        self.done.append(self.number)
+
+
 def test_a_turn_is_one_wave_s_and_ends_with_an_error():
-    turn, order = Turn(), []
+    turn, order, others = Turn(), [], []
 
-    def wave() -> None:
-        with turn.taken(3):
-            order.append("other")
+    def launch(words: str):
+        order.append(words)
+        return Played()
 
-    with turn.taken(2):
-        other = threading.Thread(target=wave)
-        other.start()
-        with turn.taken(1):
-            order.append("short")
-        other.join(0.05)
-        order.append("first")
-    other.join(60)
-    assert order == ["short", "first", "other"]
-    with pytest.raises(RuntimeError), turn.taken(2):
-        raise RuntimeError
-    with turn.taken(2):
-        pass
+    def first(words: str):
+        if not others:
+            others.append(threading.Thread(target=lambda: turn.each(["other 1", "other 2"], launch)))
+            others[0].start()
+            turn.each(["short"], launch)
+            others[0].join(0.05)
+        return launch(words)
+
+    assert len(turn.each(["first 1", "first 2"], first)) == 2
+    others[0].join(60)
+    assert order == ["short", "first 1", "first 2", "other 1", "other 2"]
+    with pytest.raises(ZeroDivisionError):
+        turn.each([1, 0], lambda number: [Played(), 1 / number][0])
+    assert turn.each([], launch) == [] and len(turn.each("ab", launch)) == 2
 
 
 def test_few_passes_of_long_waves_are_ahead_of_the_device():
     turn, done = Turn(), []
+
+    def launch(number: int) -> Played:
+        assert done == list(range(max(0, number - AHEAD + 1)))
+        return Played(number, done)
+
     for wave in range(3):
-        with turn.taken(4):
-            for number in range(4):
-                turn.admit()
-                launched = 4 * wave + number
-                assert len(done) == max(0, launched - AHEAD + 1) and done == sorted(done)
-                turn.launched(lambda launched=launched: done.append(launched))
+        turn.each(range(4 * wave, 4 * wave + 4), launch)
+
+
+def test_a_fair_lock_goes_to_who_has_waited_longest():
+    lock, order, inside = FairLock(), [], []
+
+    def waiting(number: int) -> None:
+        with lock:
+            inside.append(number)
+            assert len(inside) == 1
+            order.append(number)
+            inside.pop()
+
+    with ThreadPoolExecutor(5) as pool:
+        with lock:
+            for number in range(5):
+                pool.submit(waiting, number)
+                while len(lock._waiting) <= number:
+                    time.sleep(0.001)
+        with lock:  # taken again at once, but five were before
+            order.append("again")
+    assert order == [0, 1, 2, 3, 4, "again"]
+    with pytest.raises(RuntimeError), lock:
+        raise RuntimeError
+    with lock:
+        pass
+
+
+def test_a_fair_lock_holds_one_at_a_time():
+    lock, counts = FairLock(), [0]
+
+    def count() -> None:
+        for _ in range(500):
+            with lock:
+                before = counts[0]
+                time.sleep(0)
+                counts[0] = before + 1
+
+    with ThreadPoolExecutor(6) as pool:
+        done = [pool.submit(count) for _ in range(6)]
+    assert all(each.exception() is None for each in done) and counts[0] == 3000
+
+
+def test_a_large_window_is_not_passed_by_small_ones():
+    room, order = Room(10), []
+
+    def window(size: int) -> None:
+        with room.taken(size):
+            order.append(size)
+
+    with ThreadPoolExecutor(3) as pool, room.taken(6):
+        for count, size in enumerate((8, 4, 3), 1):
+            pool.submit(window, size)
+            while len(room._waiting) < count:
+                time.sleep(0.001)
+        with room.taken(0):
+            order.append("nothing")
+    assert order[:2] == ["nothing", 8] and set(order[2:]) == {3, 4}
 
 
 def test_claims_are_one_owner_s_until_the_end():
