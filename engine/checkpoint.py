@@ -69,7 +69,7 @@ def load_decoder(
     facts = read_facts(directory)
     with torch.inference_mode(), Tensors(directory, device, dtype) as tensors:
         embedding = tensors.get("model.embed_tokens.weight", (facts.vocab, facts.hidden))
-        # A head of its own is the one that was trained, whatever the configuration says; so do transformers see it.
+        # A head of its own counts, also where the configuration ties it to the embedding: transformers does the same.
         tied = facts.tied and HEAD not in tensors
         head = _rows_of(embedding) if tied else tensors.rows(HEAD, (facts.vocab, facts.hidden))
         norm = tensors.get("model.norm.weight", (facts.hidden,))

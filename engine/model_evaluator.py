@@ -94,6 +94,8 @@ class Keepers:
 
     def make_room(self, pages: int) -> None:
         """They drop what they keep until `pages` are free, first what costs least to compute again."""
+        if self._pool.free_pages >= pages:
+            return
         for answerer in sorted(self._answerers, key=ModelAnswerer.worth):
             if self._pool.free_pages >= pages:
                 return

@@ -44,8 +44,8 @@ class Answerer(Protocol):
     ) -> Callable[[], Sequence[float]]:
         """Start computing `now` (distinct keys), keeping the KV that `later` can use. Takes the model lock, pass by pass.
 
-        Before each pass it calls `check`, which raises when nobody wants the answers any more. The result waits for the margins of `now`; it is called once. Adds to the fresh and recomputed
-        tokens and the seconds of `counts`.
+        Before each pass it calls `check`, which raises when nobody wants the answers any more. The result waits for the margins of
+        `now`; it is called once. Adds to the fresh and recomputed tokens and the seconds of `counts`.
         """
 
     def keep(self, questions: list[Question]) -> None:

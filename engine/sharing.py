@@ -96,11 +96,7 @@ class Room:
         """Wait for room for `pages`, and hold it."""
         with self._changed:
             if pages:
-                me = object()
-                self._waiting.append(me)
-                self._changed.wait_for(lambda: self._waiting[0] is me and self._fits(pages))
-                self._waiting.popleft()
-                self._changed.notify_all()
+                self._wait_for(pages)
             self._used += pages
         try:
             yield
@@ -108,6 +104,15 @@ class Room:
             with self._changed:
                 self._used -= pages
                 self._changed.notify_all()
+
+    def _wait_for(self, pages: int) -> None:
+        me = object()
+        self._waiting.append(me)
+        try:
+            self._changed.wait_for(lambda: self._waiting[0] is me and self._fits(pages))
+        finally:
+            self._waiting.remove(me)
+            self._changed.notify_all()
 
     def _fits(self, pages: int) -> bool:
         return self._pages is None or not self._used or self._used + pages <= self._pages
