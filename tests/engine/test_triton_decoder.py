@@ -145,7 +145,7 @@ def test_large_head_norms(size, tmp_path):
             name: weight * size for name, weight in tensors.items() if "_norm.weight" in name and "self_attn" in name
         }
         save_file(tensors | norms, path, {"format": "pt"})
-    for dtype in (HALF, torch.float16):
+    for dtype in {HALF, torch.float16}:
         check(runner(tmp_path, DEVICE, dtype), runner(tmp_path, "cpu", torch.float32), PLAIN, 90)
 
 

@@ -208,7 +208,7 @@ def test_no_kernel_for_hopper_reads_pools_in_fp8(monkeypatch):
     ):
         plan = TritonAttention(Ragged(starts, groups, [0]), 8, 2, 128, "cpu", scaled=True)
         q, k, v = torch.empty(starts[-1], 12, 128, dtype=HALF).split((8, 2, 2), dim=1)
-        plan.attend(q, k, v, heads, heads, torch.empty(starts[-1], 8, 128, dtype=HALF), plain(None, 128))
+        plan.attend(q, k, v, heads, heads, torch.empty(starts[-1], 8, 128, dtype=HALF), plain(None, 128, HALF))
     (alone, own, runs), (copied, _, copied_runs) = seen
     assert alone is own and not runs
     assert copied_runs and all(isinstance(pool, torch.Tensor) and len(pool) == 700 for pool in copied)
@@ -304,7 +304,7 @@ def test_no_answers_and_no_rows():
     check(Ragged([0, 4, 9], [PrefixGroup(1, 2, torch.arange(3))], []), *SHAPES[0])
     plan = TritonAttention(Ragged([0], [], []), 4, 2, 64, DEVICE)
     empty = torch.empty(0, 8, 64, dtype=HALF, device=DEVICE)
-    plan.attend(empty[:, :4], empty[:, :2], empty[:, :2], empty, empty, empty, plain(None, 64))
+    plan.attend(empty[:, :4], empty[:, :2], empty[:, :2], empty, empty, empty, plain(None, 64, HALF))
 
 
 @pytest.mark.parametrize("least", [1, 100, 10**9])
