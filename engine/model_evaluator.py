@@ -94,8 +94,6 @@ class Keepers:
 
     def make_room(self, pages: int) -> None:
         """They drop what they keep until `pages` are free, first what costs least to compute again."""
-        if self._pool.free_pages >= pages:
-            return
         for answerer in sorted(self._answerers, key=ModelAnswerer.worth):
             if self._pool.free_pages >= pages:
                 return
@@ -184,8 +182,9 @@ class ModelAnswerer:
         """For all of it, or for half of the pages: a larger part is computed in groups."""
         trees = [self._evaluator.scheduler.pages(task) for task in part]
         pages = min(sum(trees), max(self._room, *trees)) if trees else 0
-        self._evaluator.retained.make_room(pages)
-        self._evaluator.keepers.make_room(pages)
+        if self._pool.free_pages < pages:
+            self._evaluator.retained.make_room(pages)
+            self._evaluator.keepers.make_room(pages)
 
     def keep(self, questions: list[PromptQuestion]) -> None:
         keys = self._keys(questions)

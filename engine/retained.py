@@ -38,8 +38,6 @@ class Retained:
 
     def make_room(self, pages: int) -> None:
         """Drop documents, the cheapest first, until `pages` are free or none is left."""
-        if self._pool.free_pages >= pages:
-            return
         for key in sorted(self._nodes, key=lambda key: worth(self._nodes[key])):
             if self._pool.free_pages >= pages:
                 return

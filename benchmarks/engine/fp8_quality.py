@@ -29,20 +29,13 @@ from quail_spark.kernels.emulated import KINDS, emulate, round_scores
 SCORES = ", scores in FP8"
 DRAWS = {
     f"weights by {kind}, scales × {factor}": (kind, factor)
-    for kind in KINDS[:2]
+    for kind in fp8.KINDS
     for factor in (1, 1.15, 1.3, 1.45, 1.7)
 }
 
 
-def published(model) -> None:
-    """Round the layers' weights to a checkpoint's block-scaled FP8, in place."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and ".layers." in name:
-            module.weight.copy_(fp8.dequantise_weight(*fp8.quantise_weight(module.weight, "block")))
-
-
-def redraw(model, kind: str, factor: float) -> None:
-    """Round the layers' weights to FP8 by `kind`, in scales `factor` times as large as they must be, in place."""
+def round_weights(model, kind: str = "block", factor: float = 1.0) -> None:
+    """Round the layers' weights to FP8, in place: as published checkpoints, or by `kind` in scales `factor` times as large as they must be."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and ".layers." in name:
             _, scales = fp8.quantise_weight(module.weight, kind)
@@ -92,9 +85,9 @@ def main() -> None:
             model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).float().eval()
             products = kind.removesuffix(SCORES)
             if kind in DRAWS:
-                redraw(model, *DRAWS[kind])
+                round_weights(model, *DRAWS[kind])
             elif products != "bfloat16 weights":
-                published(model)
+                round_weights(model)
                 emulate(model, products)
             if products != kind:
                 round_scores(model)

@@ -132,7 +132,7 @@ def test_kv_pages_in_fp8(shape, fp8, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_number_types(dtype, tmp_path):
-    """Also behind long prefixes, of long documents, and where head norms are large: warming up takes all of that."""
+    """Also behind long prefixes and of long documents, which warming up takes, and with head norms that are large for float16."""
     config = SHAPES["qwen3-4b"] | {"num_hidden_layers": 4}
     write_random_checkpoint(config, tmp_path, seed=9, device="cuda:0")
     settings = EngineConfig(str(tmp_path), device="cuda:0", dtype=dtype, kv_bytes=2 << 30, token_budget=8192)
